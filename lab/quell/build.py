@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Building the kernels: stock and Quell, from the same source, incrementally.
+
+Each kernel has a folder in the cache's work folder: ``src``, hard links to the
+pristine source with Quell's files written over, and in it ``obj``, the O=
+directory, kept between builds. With the objects inside the source every path
+that the compiler sees is relative and the same for both kernels, so the
+compiler cache serves one with the other's work, and images are reproducible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import prereq, proc, ui
+from quell import tree as quell_tree
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, atomic_dir, require_space, write_atomic
+from quell.source import Source
+
+# Raised when finished kernels of an older lab can no longer be used.
+_FORMAT = 1
+_BUILD_SPACE = 2_500_000_000
+# Compiler and linker steps of the lab's configuration, until a build has counted them.
+_STEPS = 1860
+_STEP = re.compile(r"^  (?:HOST)?(?:CC|AS|LD|AR)(?: |$)")
+# What a user's environment must not change.
+_UNSET = (
+    "ARCH", "CROSS_COMPILE", "LLVM", "MAKEFLAGS", "MFLAGS", "KCFLAGS", "KAFLAGS", "KCPPFLAGS",
+    "KBUILD_OUTPUT", "KBUILD_CFLAGS", "KCONFIG_CONFIG", "KBUILD_EXTMOD", "CFLAGS", "CPPFLAGS",
+    "LDFLAGS", "LOCALVERSION", "CONFIG_", "O", "W", "V", "C",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a kernel is made of: config fragments in order, and whether Quell is applied."""
+
+    fragments: tuple[str, ...]
+    quell: bool
+
+
+KERNELS = {
+    "stock": Spec(("lab.config",), False),
+    "quell": Spec(("lab.config", "quell.config"), True),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A finished kernel in the cache.
+
+    ``release`` is what ``uname -r`` says, ``config_hash`` the SHA-256 of its
+    ``.config``, ``key`` names everything it was made from, ``build_dir`` the
+    O= directory it came from (later builds may have moved that on).
+    """
+
+    name: str
+    release: str
+    image: Path
+    config: Path
+    system_map: Path
+    config_hash: str
+    source_version: str
+    source_key: str
+    compiler: str
+    key: str
+    build_dir: Path
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Where a kernel is built."""
+
+    root: Path
+
+    @property
+    def src(self) -> Path:
+        return self.root / "src"
+
+    @property
+    def obj(self) -> Path:
+        return self.src / "obj"
+
+    @property
+    def marker(self) -> Path:
+        """In ``obj`` while make runs: found at the start, the last run was killed."""
+        return self.obj / "building"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    def read_state(self) -> dict[str, object]:
+        try:
+            state: dict[str, object] = json.loads(self.state.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return state
+
+    def write_state(self, **values: object) -> None:
+        write_atomic(self.state, json.dumps({**self.read_state(), **values}, indent=1) + "\n")
+
+
+def build_kernels(
+    source: Source,
+    names: Sequence[str] = ("stock", "quell"),
+    cache: Cache | None = None,
+    kernel_part: Path | None = None,
+) -> dict[str, Kernel]:
+    """Build the kernels ``names`` unless finished ones are in the cache.
+
+    Raises QuellError with the compiler's lines when a build fails, naming hook
+    and file when a hook does not apply, naming the options when the
+    configuration does not take one; UsageError when something is missing.
+    """
+    cache = cache or Cache()
+    return {name: _build(name, source, cache, kernel_part or quell_tree.kernel_dir()) for name in names}
+
+
+def finished_kernel(
+    name: str, source: Source, cache: Cache | None = None, kernel_part: Path | None = None
+) -> Kernel | None:
+    """The kernel ``name`` if it is in the cache, built from what is here now; builds nothing."""
+    cache = cache or Cache()
+    kernel_part = kernel_part or quell_tree.kernel_dir()
+    if prereq.which("gcc") is None:
+        return None
+    return _load(cache, name, _key(name, source, kernel_part))
+
+
+def _load(cache: Cache, name: str, key: str) -> Kernel | None:
+    folder = cache.kernels / f"{name}-{key}"
+    try:
+        record = json.loads((folder / "build.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return Kernel(
+        name=name,
+        release=record["release"],
+        image=folder / "bzImage",
+        config=folder / "config",
+        system_map=folder / "System.map",
+        config_hash=record["config_hash"],
+        source_version=record["source_version"],
+        source_key=record["source_key"],
+        compiler=record["compiler"],
+        key=key,
+        build_dir=_Work(cache.work / name).obj,
+    )
+
+
+def _fragments(name: str, kernel_part: Path) -> str:
+    texts = []
+    for fragment in KERNELS[name].fragments:
+        path = kernel_part / "configs" / fragment
+        try:
+            texts.append(path.read_text())
+        except FileNotFoundError:
+            raise QuellError(f"the configuration {path} is missing") from None
+    return "\n".join(texts)
+
+
+def compiler_version() -> str:
+    """The first lines of ``gcc --version`` and ``ld --version``."""
+    versions = [proc.run([tool, "--version"]).stdout.splitlines()[0] for tool in ("gcc", "ld")]
+    return "; ".join(versions)
+
+
+def _key(name: str, source: Source, kernel_part: Path) -> str:
+    parts = [str(_FORMAT), name, source.key, _fragments(name, kernel_part), compiler_version()]
+    if KERNELS[name].quell:
+        parts.append(_quell_part(kernel_part).digest())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _quell_part(kernel_part: Path) -> quell_tree.KernelPart:
+    part = quell_tree.read_kernel_part(kernel_part)
+    if not part.hooks:
+        raise QuellError(
+            f"no hooks found: {kernel_part / 'patches/series'} is missing or empty, "
+            "so there is no Quell kernel to build"
+        )
+    return part
+
+
+def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel:
+    if name not in KERNELS:
+        raise UsageError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
+    if platform.machine() != "x86_64":
+        raise UsageError(f"the lab builds for x86-64 on x86-64; this is {platform.machine()}")
+    if re.search(r"[\s:]", str(cache.root)):
+        raise UsageError(
+            f"kernels cannot be built below {cache.root}: set QUELL_CACHE to a path "
+            "without spaces and colons"
+        )
+    prereq.ensure(prereq.BUILD)
+    key = _key(name, source, kernel_part)
+    kernel = _load(cache, name, key)
+    if kernel is not None:
+        return kernel
+    with cache.lock(f"build-{name}"):
+        kernel = _load(cache, name, key)  # another quell may just have built it
+        if kernel is not None:
+            return kernel
+        work = _prepare(name, source, cache, kernel_part)
+        log = cache.logs / f"build-{name}.log"
+        log.unlink(missing_ok=True)
+        config = configure(work.src, work.obj, _fragments(name, kernel_part), name, cache, log)
+        steps = _make_image(name, source, work, cache, log)
+        work.write_state(steps=steps)
+        _keep(name, key, source, work, cache, config)
+    kernel = _load(cache, name, key)
+    assert kernel is not None
+    return kernel
+
+
+def _prepare(name: str, source: Source, cache: Cache, kernel_part: Path) -> _Work:
+    """Bring the work folder's source up to date and its objects into a known state."""
+    work = _Work(cache.work / name)
+    state = work.read_state()
+    if state.get("source") != source.key or not work.src.is_dir():
+        require_space(cache.root, _BUILD_SPACE, f"building the {name} kernel")
+        work.state.unlink(missing_ok=True)
+        if work.root.exists():
+            shutil.rmtree(work.root)
+        with atomic_dir(work.src) as temp:
+            _link_tree(source.tree, temp)
+        work.write_state(source=source.key, overlay=[])
+    if work.marker.exists():
+        ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
+        shutil.rmtree(work.obj)
+    if KERNELS[name].quell:
+        _sync(work, source, _quell_part(kernel_part))
+    work.obj.mkdir(exist_ok=True)
+    return work
+
+
+def _link_tree(tree: Path, target: Path) -> None:
+    # Hard links: nothing writes into these files, _sync replaces whole files.
+    linked = proc.run(["cp", "-al", f"{tree}/.", target], check=False)
+    if linked.returncode != 0:
+        shutil.rmtree(target)
+        target.mkdir()
+        proc.run(["cp", "-a", "--reflink=auto", f"{tree}/.", target])
+
+
+def _sync(work: _Work, source: Source, part: quell_tree.KernelPart) -> None:
+    """Write the files of Quell that changed, and only those: make goes by their times."""
+    wanted = quell_tree.overlay(part, lambda path: quell_tree.read_file(source.tree, path))
+    listed = work.read_state().get("overlay", [])
+    old = [str(path) for path in listed] if isinstance(listed, list) else []
+    # First the record, so that a file written before a kill is known of.
+    work.write_state(overlay=sorted({*old, *wanted}))
+    for path in old:
+        if path not in wanted:
+            wanted[path] = quell_tree.read_file(source.tree, path)
+    for path, data in wanted.items():
+        if quell_tree.read_file(work.src, path) != data:
+            if data is None:
+                (work.src / path).unlink(missing_ok=True)
+            else:
+                write_atomic(work.src / path, data.content, mode=data.mode)
+
+
+def _make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:
+    unset = [word for variable in _UNSET for word in ("-u", variable)]
+    env = [
+        f"CCACHE_DIR={cache.ccache}",
+        f"CCACHE_BASEDIR={src}",
+        "CCACHE_NOHASHDIR=1",
+        "CCACHE_MAXSIZE=4G",
+        "LC_ALL=C",
+    ]
+    return [
+        "env", *unset, *env, "make", "-C", str(src), f"O={obj}", f"-j{os.cpu_count() or 1}",
+        "CC=ccache gcc", "HOSTCC=ccache gcc", f"LOCALVERSION=-{name}",
+        # Reproducible, and the compiler cache need not see the clock.
+        "KBUILD_BUILD_TIMESTAMP=Sun Nov 17 22:15:00 UTC 2024", "KBUILD_BUILD_USER=quell",
+        "KBUILD_BUILD_HOST=quell", "KBUILD_BUILD_VERSION=1",
+        *args,
+    ]  # fmt: skip
+
+
+def configure(
+    src: Path, obj: Path, fragment: str, name: str, cache: Cache, log: Path
+) -> Path:
+    """Make ``obj``/.config: allnoconfig with the fragment's options; its path.
+
+    QuellError naming every option that Linux did not take as asked.
+    """
+    asked = obj / "quell.fragment"
+    write_atomic(asked, fragment)
+    make = _make_argv(src, obj, name, cache, f"KCONFIG_ALLCONFIG={asked}", "allnoconfig")
+    result = proc.run(make, log=log, check=False)
+    if result.returncode != 0:
+        raise _build_error(f"configuring the {name} kernel failed", result.stdout, log)
+    config = obj / ".config"
+    refused = refused_options(fragment, config.read_text())
+    if refused:
+        raise QuellError(
+            f"the {name} kernel's configuration does not take {', '.join(refused)} as asked "
+            "(a dependency is missing, or the option is gone)",
+            log=config,
+        )
+    return config
+
+
+_OPTION = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.M)
+
+
+def _options(text: str) -> dict[str, str]:
+    return {
+        match[1] or match[3]: (match[2] or "").strip() or "n" for match in _OPTION.finditer(text)
+    }
+
+
+def refused_options(fragment: str, config: str) -> list[str]:
+    """The options of a fragment that a ``.config`` has otherwise; the last mention counts.
+
+    An ``=n`` is not insisted on: what another option selects is then needed.
+    """
+    have = _options(config)
+    return [
+        name
+        for name, value in _options(fragment).items()
+        if value != "n" and have.get(name, "n") != value
+    ]
+
+
+def _make_image(name: str, source: Source, work: _Work, cache: Cache, log: Path) -> int:
+    """Run make; the number of steps it took if that was a whole build, else as known before."""
+    known = work.read_state().get("steps")
+    total = known if isinstance(known, int) else _STEPS
+    fresh = not (work.obj / "vmlinux.o").exists()
+    count = 0
+    work.marker.touch()
+    started = time.monotonic()
+    with ui.progress(f"building the {name} kernel, Linux {source.version}", total) as bar:
+
+        def on_line(line: str) -> None:
+            nonlocal count
+            if _STEP.match(line):
+                count += 1
+                bar.update(completed=min(count, total))
+
+        make = _make_argv(work.src, work.obj, name, cache, "bzImage")
+        result = proc.run(make, log=log, check=False, on_line=on_line)
+        if result.returncode == 0:
+            bar.update(completed=total)
+    if result.returncode >= 0:
+        # make ended by itself, so it left no half-written object.
+        work.marker.unlink()
+    if result.returncode != 0:
+        raise _build_error(f"building the {name} kernel failed", result.stdout, log)
+    ui.note(f"built the {name} kernel in {ui.duration(time.monotonic() - started)}")
+    return count if fresh else total
+
+
+def _keep(
+    name: str, key: str, source: Source, work: _Work, cache: Cache, config: Path
+) -> None:
+    release = (work.obj / "include/config/kernel.release").read_text().strip()
+    record = {
+        "name": name,
+        "release": release,
+        "config_hash": hashlib.sha256(config.read_bytes()).hexdigest(),
+        "source_version": source.version,
+        "source_key": source.key,
+        "compiler": compiler_version(),
+        "key": key,
+    }
+    with atomic_dir(cache.kernels / f"{name}-{key}") as temp:
+        shutil.copy(work.obj / "arch/x86/boot/bzImage", temp / "bzImage")
+        shutil.copy(config, temp / "config")
+        shutil.copy(work.obj / "System.map", temp / "System.map")
+        (temp / "build.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+_ERROR = re.compile(
+    r"(: (fatal )?error: |: undefined reference to |^ld: .*error|\*\*\* [^\[]|: multiple definition of"
+    r"|^ERROR: |: No such file or directory$|No rule to make target)"
+)
+_SHOWN_ERRORS = 12
+
+
+def error_lines(output: str) -> list[str]:
+    """The lines of make's output that say what is wrong, with the source lines gcc shows."""
+    lines = output.splitlines()
+    shown: list[str] = []
+    errors = 0
+    for number, line in enumerate(lines):
+        if not _ERROR.search(line):
+            continue
+        errors += 1
+        if errors > _SHOWN_ERRORS:
+            shown.append("...")
+            break
+        # Paths as in the source tree, not as seen from the objects.
+        shown.append(re.sub(r"^(\.\./)+", "", line))
+        for follow in lines[number + 1 : number + 3]:
+            if not re.match(r"^\s+\d* \|", follow):
+                break
+            shown.append(follow)
+    return shown
+
+
+def _build_error(message: str, output: str, log: Path) -> QuellError:
+    if "No space left on device" in output:
+        return UsageError(f"{message}: no disk space left; ./quell clean frees the cache", log=log)
+    if re.search(r"Killed signal terminated program|\bKilled$", output, re.M):
+        message += " (the compiler was killed: too little memory?)"
+    lines = error_lines(output)
+    return QuellError(message, detail="\n".join(lines) or proc.tail(output), log=log)
+
+
+# --- What `quell test` asks of Quell's own files ------------------------------
+
+
+def own_objects(paths: Iterable[str]) -> list[str]:
+    """The objects to make of Quell's own C files: kernel code only."""
+    outside = ("tools/", "samples/", "Documentation/", "scripts/")
+    return sorted(
+        path.removesuffix(".c") + ".o"
+        for path in paths
+        if path.endswith(".c") and not path.startswith(outside)
+    )
+
+
+_WARNING = re.compile(r"^(?:\.\./)*([^\s:]+):\d+:.*(?:warning|error): |^(?:\.\./)*([^\s:]+):\d+: warning")
+
+
+def warnings_in(output: str, paths: Iterable[str]) -> list[str]:
+    """The compiler's warnings in make's output that are about one of ``paths``."""
+    wanted = set(paths)
+    found = []
+    for line in output.splitlines():
+        match = _WARNING.match(line)
+        if match and (match[1] or match[2]) in wanted:
+            found.append(re.sub(r"^(\.\./)+", "", line))
+    return list(dict.fromkeys(found))
+
+
+def w1_warnings(
+    source: Source, cache: Cache | None = None, kernel_part: Path | None = None
+) -> tuple[int, list[str]]:
+    """Compile Quell's own objects with W=1: how many, and the warnings about Quell's files.
+
+    Builds the Quell kernel first if it has to. QuellError when one does not compile.
+    """
+    cache = cache or Cache()
+    kernel_part = kernel_part or quell_tree.kernel_dir()
+    _build("quell", source, cache, kernel_part)
+    with cache.lock("build-quell"):
+        work = _prepare("quell", source, cache, kernel_part)
+        log = cache.logs / "w1.log"
+        log.unlink(missing_ok=True)
+        fragment = _fragments("quell", kernel_part)
+        configure(work.src, work.obj, fragment, "quell", cache, log)
+        files = _quell_part(kernel_part).files
+        objects = own_objects(files)
+        if not objects:
+            return 0, []
+        work.marker.touch()
+        try:
+            for name in objects:
+                (work.obj / name).unlink(missing_ok=True)
+            make = _make_argv(work.src, work.obj, "quell", cache, "W=1", "-k", *objects)
+            result = proc.run(make, log=log, check=False)
+        finally:
+            # Made with other flags than the kernel's: not to be linked into it.
+            for name in objects:
+                (work.obj / name).unlink(missing_ok=True)
+        work.marker.unlink()
+        warnings = warnings_in(result.stdout, files)
+        if result.returncode != 0 and not warnings:
+            raise _build_error("compiling Quell's files with W=1 failed", result.stdout, log)
+        return len(objects), warnings
+
+
+# What checkpatch --strict says that does not fit, by where it says it.
+_NOT_CHECKED = (
+    ("", "FILE_PATH_CHANGES"),
+    ("", "COMMIT_LOG_LONG_LINE"),
+    # The layout of TRACE_EVENT() everywhere in Linux.
+    ("include/trace/events/", "OPEN_ENDED_LINE"),
+    ("include/trace/events/", "PARENTHESIS_ALIGNMENT"),
+    # Programs: no kernel macros there, and volatile is what keeps an access.
+    ("tools/testing/", "VOLATILE"),
+    ("tools/testing/", "ARRAY_SIZE"),
+)
+# Our patches are of a quilt series: no mail, and prose straight before the diff.
+_NOT_IN_PATCHES = (
+    "MISSING_SIGN_OFF", "NO_AUTHOR_SIGN_OFF", "EMAIL_SUBJECT", "DIFF_IN_COMMIT_MSG",
+    "EMBEDDED_FILENAME",
+)  # fmt: skip
+
+
+def checkpatch(source: Source, kernel_part: Path | None = None) -> tuple[int, list[str]]:
+    """Run the kernel's checkpatch, strict, on Quell's files and patches: how many, complaints.
+
+    A complaint is checkpatch's text about one file.
+    """
+    kernel_part = kernel_part or quell_tree.kernel_dir()
+    prereq.ensure([item for item in prereq.BUILD if item.need == "perl"])
+    checker = source.tree / "scripts/checkpatch.pl"
+    files = sorted(
+        path
+        for path in (kernel_part / "files").rglob("*")
+        if path.is_file() and path.suffix in (".c", ".h", ".S", ".rst", ".sh", "")
+    )
+    jobs: list[tuple[list[str], Path]] = []
+    for path in files:
+        inside = str(path.relative_to(kernel_part / "files"))
+        types = [type_ for start, type_ in _NOT_CHECKED if inside.startswith(start)]
+        jobs.append((["--file", "--ignore", ",".join(types)], path))
+    types = [type_ for start, type_ in _NOT_CHECKED if not start] + list(_NOT_IN_PATCHES)
+    for name in quell_tree.series(kernel_part):
+        jobs.append((["--ignore", ",".join(types)], kernel_part / "patches" / name))
+    complaints = []
+    # It leaves a file where it runs, and looks for its word lists beside itself.
+    with (
+        tempfile.TemporaryDirectory(prefix="quell-checkpatch-") as scratch,
+        ui.progress("checkpatch", len(jobs)) as bar,
+    ):
+        for options, path in jobs:
+            result = proc.run(
+                ["perl", checker, "--root", source.tree, "--strict", "--terse", "--show-types",
+                 "--no-summary", *options, path],
+                cwd=Path(scratch),
+                check=False,
+            )  # fmt: skip
+            text = (result.stdout + result.stderr).strip().replace(f"{kernel_part}/", "kernel/")
+            if result.returncode != 0 or text:
+                complaints.append(text or f"checkpatch failed on {path}")
+            bar.advance()
+    return len(jobs), complaints

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab's own checks: its tests with pytest, its types with mypy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from quell import proc, ui
+from quell.checks import CheckResult
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, repo_root
+
+_TIMEOUT_S = 900
+
+
+def missing_packages(requirements: Path) -> list[str]:
+    """The lines ``name==version`` of a requirements file that this Python does not have."""
+    missing = []
+    for line in requirements.read_text().splitlines():
+        name, _, version = line.partition("==")
+        if not version or line.startswith("#"):
+            continue
+        try:
+            have = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            have = ""
+        if have != version:
+            missing.append(line)
+    return missing
+
+
+def install(cache: Cache) -> None:
+    """Put the test packages into the environment that runs us. UsageError without a network."""
+    requirements = repo_root() / "lab/requirements-test.txt"
+    if not missing_packages(requirements):
+        return
+    with cache.lock("python-test"):
+        if not missing_packages(requirements):
+            return
+        ui.note("installing pytest and mypy into the Python environment")
+        try:
+            proc.run(
+                [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                 "--no-input", "--timeout", "15", "--retries", "2", "-r", requirements],
+                timeout=600,
+            )  # fmt: skip
+        except QuellError as error:
+            raise UsageError(
+                "the Python packages in lab/requirements-test.txt could not be installed "
+                "(is there a network?)",
+                detail=proc.tail(error.detail, 5),
+            ) from error
+
+
+def pytest_counts(output: str) -> tuple[int, int, int]:
+    """Passed, failed (errors too) and skipped, from pytest's last line."""
+    lines = [line for line in output.splitlines() if re.search(r" in [\d.]+s", line)]
+    counts = {
+        word: int(number)
+        for number, word in re.findall(r"(\d+) ([a-z]+)", lines[-1] if lines else "")
+    }
+    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+    passed = counts.get("passed", 0) + counts.get("xfailed", 0)
+    return passed, failed, counts.get("skipped", 0)
+
+
+def run(cache: Cache) -> CheckResult:
+    """Run both."""
+    install(cache)
+    lab = repo_root() / "lab"
+    # Each repository with its own, so that two do not disturb each other.
+    where = hashlib.sha256(os.fsencode(lab)).hexdigest()[:12]
+    state = cache.folder("checks") / where
+    env = {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+    tests = proc.run(
+        [sys.executable, "-m", "pytest", "-q", "tests"],
+        cwd=lab,
+        env=env,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    passed, failed, skipped = pytest_counts(tests.stdout)
+    details = ""
+    if tests.returncode != 0:
+        failed = max(failed, 1)  # it may have stopped before any test
+        details = tests.stdout + tests.stderr
+    types = proc.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", state / "mypy", "quell"],
+        cwd=lab,
+        env=env,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if types.returncode == 0:
+        passed += 1
+    else:
+        failed += 1
+        details += types.stdout + types.stderr
+    return CheckResult(passed, failed, skipped, details)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""VM tests: the Quell kernel booted, its own selftests run, its data checked.
+
+The selftests are C programs that lie where Linux keeps such tests, in
+``kernel/files/tools/testing/selftests/quell``; they speak TAP.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import build, machine, measure, proc, source, tree, workload
+from quell.checks import CheckResult
+from quell.errors import QuellError
+from quell.paths import Cache
+
+_TAP = re.compile(r"^(not )?ok \d+ (?:- )?(.*?)( # SKIP.*)?$", re.M)
+_PLAN = re.compile(r"^1\.\.(\d+)", re.M)
+SELFTESTS = "files/tools/testing/selftests/quell"
+
+
+@dataclass
+class _Tally:
+    """Counts what the tests say."""
+
+    passed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    details: str = ""
+
+    def check(self, good: bool, name: str, detail: str = "") -> None:
+        if good:
+            self.passed += 1
+        else:
+            self.failed += 1
+            self.details += f"not ok: {name}\n" + (f"{detail}\n" if detail else "")
+
+
+def read_tap(text: str) -> tuple[list[str], list[str], list[str]]:
+    """(passed, failed, skipped) names of a TAP stream.
+
+    A stream whose plan is missing or says another number is a test that died
+    on the way: one more failure.
+    """
+    found: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for bad, name, skip in _TAP.findall(text):
+        found[1 if bad else 2 if skip else 0].append(name)
+    plan = _PLAN.search(text)
+    total = sum(map(len, found))
+    if plan is None:
+        found[1].append(f"the test ended early, after {total} results")
+    elif int(plan[1]) != total:
+        found[1].append(f"{plan[1]} results were planned, {total} came")
+    elif total == 0:
+        found[2].append(text.strip())
+    return found
+
+
+def _programs(folder: Path) -> dict[str, Path]:
+    """The selftests, compiled into ``folder``."""
+    built = {}
+    for path in sorted((tree.kernel_dir() / SELFTESTS).glob("*.c")):
+        built[path.stem] = folder / path.stem
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
+        proc.run(["gcc", *flags, "-o", built[path.stem], path], timeout=300)
+    return built
+
+
+def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    root = temp / "root"
+    root.mkdir()
+    disk = temp / "disk.ext4"
+    workload.make_ext4(disk, root)
+    for name, program in _programs(temp).items():
+        guest = machine.run_script(
+            image, [str(program), measure.DATA_DIR], data=disk, timeout=300, cache=cache
+        )
+        passed, failed, skipped = read_tap(guest.stdout)
+        tally.passed += len(passed)
+        tally.skipped += len(skipped)
+        for test in failed:
+            tally.check(False, test, guest.stderr)
+        if guest.exit_code and not failed:
+            tally.check(False, f"{name} exited with {guest.exit_code}", guest.stderr)
+
+
+def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
+    """The workload checks every page that it reads; here the lot has to be at work meanwhile."""
+    memory = "128M"
+    one = workload.select(["mapped-read"])[0]
+    ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
+    for args, parks in (((), True), (("quell=off",), False)):
+        guest = machine.run_script(
+            image, list(ready.argv), data=ready.data, stage=ready.program, memory=memory, append=args,
+            timeout=300, cache=cache,
+        )  # fmt: skip
+        name = f"mapped-read in {memory}" + (f" with {args[0]}" if args else "")
+        tally.check(guest.exit_code == 0, f"{name} reads right data", guest.stderr)
+        parked = measure.sample(guest.frames).extras["luf_park"] if guest.frames else -1
+        tally.check(
+            parked > 1000 if parks else parked == 0, f"{name}: luf_park rose by {parked}"
+        )
+
+
+def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
+    script = "grep . /sys/kernel/mm/quell/*/enabled; dmesg | grep 'quell=' | grep -v Command || :"
+    for param, on in (
+        ("quell=off", {"unmap_batch", "concurrent", "zap_batch"}),
+        ("quell=luf", {"unmap_batch", "concurrent", "zap_batch", "luf"}),
+        ("quell=off,-zap_batch", {"unmap_batch", "concurrent"}),
+        ("quell=on,luff", {"unmap_batch", "concurrent", "zap_batch", "luf"}),
+    ):
+        guest = machine.run_script(image, script, append=[param], cache=cache)
+        found = set(re.findall(r"quell/(\w+)/enabled:1", guest.stdout))
+        tally.check(found == on, f"{param} switches on {sorted(on)}", f"it is {sorted(found)}")
+        if "luff" in param:
+            said = guest.stdout + guest.console
+            tally.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
+
+
+def run(cache: Cache) -> CheckResult:
+    """Boot and count; QuellError when a guest does not come up."""
+    kernel = build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"]
+    tally = _Tally()
+    with tempfile.TemporaryDirectory(prefix="vm-", dir=cache.folder("run")) as temp:
+        folder = Path(temp)
+        parts: list[Callable[[], None]] = [
+            lambda: _selftests(tally, kernel.image, folder, cache),
+            lambda: _mapped_read(tally, kernel.image, cache),
+            lambda: _boot_parameter(tally, kernel.image, cache),
+        ]
+        for part in parts:
+            try:
+                part()
+            except QuellError as error:
+                log = f"\nlog: {error.log}" if error.log else ""
+                tally.check(False, error.message, f"{error.detail}{log}")
+    return CheckResult(tally.passed, tally.failed, tally.skipped, tally.details)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Build the stock kernel, the Quell kernel or both, as the other commands do when they need them.
+
+Finished kernels in the cache are reused. Prints, for each kernel, its
+name, its release and the path of its image.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quell import build, source
+from quell.errors import QuellError
+from quell.paths import Cache
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "kernel", nargs="?", default="all", choices=[*build.KERNELS, "all"], help="default: all"
+    )
+    parser.add_argument(
+        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
+    )
+    parser.add_argument(
+        "--werror-w1",
+        action="store_true",
+        help="also compile Quell's own files with W=1, and fail on any warning",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Build and print."""
+    cache = Cache()
+    tree = source.get_source(cache, args.kernel_tree)
+    names = list(build.KERNELS) if args.kernel == "all" else [args.kernel]
+    for kernel in build.build_kernels(tree, names, cache).values():
+        print(f"{kernel.name}\t{kernel.release}\t{kernel.image}", flush=True)
+    if args.werror_w1:
+        count, warnings = build.w1_warnings(tree, cache)
+        if warnings:
+            raise QuellError(
+                f"Quell's files give {len(warnings)} warnings with W=1",
+                detail="\n".join(warnings),
+                log=cache.logs / "w1.log",
+            )
+        print(f"no warning with W=1 in {count} of Quell's own objects")
+    return 0

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Free the cache: kernel source, builds, compiler cache, data and logs.
+
+Kept, unless --all is given: the results of comparisons, which cannot be
+fetched or built again, and the Python environment (40 MB), which the next
+command needs at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+
+from quell import ui
+from quell.paths import Cache, tree_size
+
+_KEPT = ("results", "venv", "locks")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--all", action="store_true", help="remove results and everything else too")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Remove, and say how much that freed."""
+    cache = Cache()
+    if not cache.root.is_dir():
+        print(f"nothing to clean: there is no {cache.root}")
+        return 0
+    with cache.exclusive():
+        before = tree_size(cache.root)
+        for path in sorted(cache.root.iterdir()):
+            if path.name in _KEPT and not (args.all and path.name != "locks"):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                ui.note(f"removing {path}")
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        after = tree_size(cache.root)
+        if args.all:
+            shutil.rmtree(cache.root / "locks")
+            if not any(cache.root.iterdir()):
+                cache.root.rmdir()
+    print(f"freed {ui.size(before - after)} in {cache.root}")
+    kept = cache.root / "results"
+    if kept.is_dir() and any(kept.iterdir()):
+        print(f"kept the results, {ui.size(tree_size(kept))} (--all removes them too)")
+    return 0

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""List what is here and what is missing, with the command that mends it.
+
+Exits with 0 when nothing that is needed is missing, else with 2. What the
+other commands fetch or build by themselves (source, kernels) is listed, but
+is not an error. --json prints one object: schema, ok, and checks, a list of
+{name, state, detail, mend}, state being ok, missing or pending.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from quell import build, prereq, source, ui
+from quell.checks.lab import missing_packages
+from quell.errors import QuellError
+from quell.paths import Cache, repo_root
+
+SCHEMA = "quell-doctor/1"
+# Bytes of memory: two guests' worth besides the compiler.
+_MEMORY = 3_000_000_000
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: ``state`` is ok, missing (needed, and only the user can mend it) or pending."""
+
+    name: str
+    state: str
+    detail: str
+    mend: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _programs() -> Iterator[Check]:
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    for item in prereq.ALL:
+        if item.present():
+            continue
+        yield Check(
+            item.need,
+            "missing",
+            f"{item.why}; in Debian's package {item.package}",
+            sudo + prereq.install_command([item]),
+        )
+    missing = prereq.missing()
+    if not missing:
+        yield Check("programs", "ok", f"all {len(prereq.ALL)} programs and libraries are here")
+    elif len(missing) > 1:
+        yield Check("programs", "missing", "all at once:", sudo + prereq.install_command(missing))
+
+
+def _python() -> Iterator[Check]:
+    wrong = missing_packages(repo_root() / "lab/requirements.txt")
+    if wrong:
+        mend = f"rm -r {Cache().root / 'venv'}, then ./quell doctor"
+        yield Check("python", "missing", ", ".join(wrong), mend)
+    else:
+        yield Check("python", "ok", "the Python packages are here")
+
+
+def _machine(cache: Cache) -> Iterator[Check]:
+    probe = cache.root
+    while not probe.exists():
+        probe = probe.parent
+    free = shutil.disk_usage(probe).free
+    have_source = source.present_source(cache) is not None
+    needed = 3_000_000_000 if have_source else source.NEEDED_SPACE
+    detail = f"{ui.size(free)} free for {cache.root}, about {ui.size(needed)} needed"
+    if free >= needed:
+        yield Check("disk", "ok", detail)
+    else:
+        yield Check("disk", "missing", detail, "set QUELL_CACHE to a folder on a larger disk")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    detail = f"{ui.size(memory)}, about {ui.size(_MEMORY)} needed"
+    state = "ok" if memory >= _MEMORY else "missing"
+    yield Check("memory", state, detail, "" if state == "ok" else "use a larger machine")
+    yield Check("processors", "ok", str(os.cpu_count()))
+
+
+def _kernels(cache: Cache) -> Iterator[Check]:
+    tree = source.present_source(cache)
+    if tree is None:
+        yield Check("source", "pending", "fetched when first needed", "./quell build")
+        return
+    yield Check("source", "ok", f"Linux {tree.version} ({tree.key})")
+    for name in build.KERNELS:
+        try:
+            kernel = build.finished_kernel(name, tree, cache)
+        except QuellError as error:
+            yield Check(f"{name} kernel", "missing", error.message, f"./quell build {name}")
+            continue
+        if kernel is None:
+            yield Check(
+                f"{name} kernel", "pending", "built when first needed", f"./quell build {name}"
+            )
+        else:
+            yield Check(f"{name} kernel", "ok", f"{kernel.release}, {kernel.image}")
+
+
+def _accelerator(cache: Cache) -> Iterator[Check]:
+    probes = sorted(cache.root.glob("accel/*.json"), key=lambda path: path.stat().st_mtime)
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        detail = "no /dev/kvm that can be opened: emulation (TCG); counts carry over, times do not"
+    elif probes:
+        answer = json.loads(probes[-1].read_text())
+        detail = f"{answer['name']}: {answer['reason']}"
+    else:
+        detail = "/dev/kvm opens; the first boot tells whether a guest runs"
+    yield Check("accelerator", "ok", detail)
+
+
+def checks(cache: Cache) -> list[Check]:
+    """Everything, in the order printed."""
+    return [
+        *_programs(),
+        *_python(),
+        *_machine(cache),
+        *_accelerator(cache),
+        *_kernels(cache),
+    ]
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the list."""
+    found = checks(Cache())
+    ok = all(check.state != "missing" for check in found)
+    if args.json:
+        report = {"schema": SCHEMA, "ok": ok, "checks": [asdict(check) for check in found]}
+        print(json.dumps(report, indent=1))
+        return 0 if ok else 2
+    width = max(len(check.name) for check in found)
+    for check in found:
+        print(f"{check.state:8} {check.name:{width}}  {check.detail}")
+        if check.mend:
+            print(f"{'':8} {'':{width}}  -> {check.mend}")
+    return 0 if ok else 2

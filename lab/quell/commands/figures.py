@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The figures that this project claims, measured here: stock and Quell in one go.
+
+Exits with 1 if one of them does not hold. They are listed in figures.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+
+from quell import claims, machine, session, table, ui
+from quell.paths import Cache
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``figures``."""
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="GROUP[,GROUP...]",
+        help="only these groups of figures.toml (all)",
+    )  # fmt: skip
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs per kernel (3)")
+    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    parser.add_argument(
+        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
+    )
+    parser.add_argument("--json", action="store_true", help="print one object, no table")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure and judge every group; 1 if a claim does not hold."""
+    groups = claims.select(claims.load(), args.only)
+    cache = Cache()
+    rows = []
+    environments = {}
+    for group in groups:
+        ui.note(f"{group.name}: {group.about}")
+        outcome = session.measure(
+            session.Options(
+                workloads=group.workloads,
+                runs=args.runs,
+                memory=machine.parse_memory(group.memory) if group.memory else None,
+                accel=args.accel,
+                tree=args.kernel_tree,
+                append={"quell": tuple(shlex.split(group.quell_args))},
+            ),
+            cache,
+        )
+        table.kept(outcome.folder)
+        rows += claims.check(group, outcome.result)
+        environments[group.name] = outcome.result["environment"]
+    failed = sum(not row["holds"] for row in rows)
+    if args.json:
+        document = {"schema": claims.SCHEMA, "environments": environments, "figures": rows}
+        print(json.dumps(document, indent=1))
+    else:
+        out = table.console()
+        table.print_claims(rows, out)
+        out.print(f"{len(rows) - failed} of {len(rows)} figures hold")
+    return 1 if failed else 0

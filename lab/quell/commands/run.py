@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Runs one command under the Quell kernel, in a VM on the host's root file system.
+
+Reads go through, writes are discarded. Interactive when stdin is a terminal
+(Ctrl-A X ends the VM); without a command it is a shell. Its exit code is ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from quell import machine, session, ui
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+_WEEK_S = 7 * 86400.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``run``."""
+    parser.add_argument("--stock", action="store_true", help="the stock kernel instead of Quell")
+    parser.add_argument("--memory", default="1G", metavar="SIZE", help="guest memory (1G)")
+    parser.add_argument("--cpus", type=int, default=2, metavar="N", help="guest CPUs (2)")
+    parser.add_argument(
+        "--append", action="append", default=[], metavar="PARAMS",
+        help='boot parameters, as in "quell=off"; may be repeated',
+    )  # fmt: skip
+    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    parser.add_argument(
+        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
+    )
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="seconds (3600; no limit on a terminal)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it; the command's exit code."""
+    terminal = sys.stdin.isatty()
+    if args.command is None and not terminal:
+        raise UsageError("run needs a command after -- when stdin is no terminal")
+    command = args.command or [os.environ.get("SHELL", "/bin/sh")]
+    guest = machine.Machine(
+        memory=machine.parse_memory(args.memory),
+        cpus=args.cpus,
+        append=tuple(word for text in args.append for word in shlex.split(text)),
+    )
+    cache = Cache()
+    name = "stock" if args.stock else "quell"
+    _, kernels = session.build(args.kernel_tree, cache, (name,))
+    kernel = kernels[name]
+    accelerator = machine.choose_accelerator(args.accel, kernel.image, cache)
+    ui.note(f"booting {kernel.release} under {accelerator.name.upper()} ...")
+    with tempfile.TemporaryDirectory(prefix="run-", dir=cache.folder("run")) as temp:
+        try:
+            result = machine.boot(
+                replace(guest, accel=accelerator.name),
+                kernel.image,
+                session.own_job(command, terminal=terminal),
+                Path(temp),
+                cache=cache,
+                timeout=args.timeout or (_WEEK_S if terminal else 3600),
+                live=not terminal,
+                terminal=terminal,
+            )
+        except QuellError as error:
+            error.log = machine.save_log(error.log, cache)
+            raise
+    for line in result.warnings:
+        ui.warn(line.strip())
+    return result.exit_code

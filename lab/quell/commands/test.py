@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Run every check, part after part: lab, checkpatch, w1, kunit, vm.
+
+lab is the lab's own tests and types, checkpatch and w1 the kernel part's
+style and warnings, kunit the kernel part's unit tests in a VM, vm what only
+booted kernels show. The output of a part that failed is printed. The last line
+is `N passed, N failed, N skipped` over all parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+
+from quell import ui
+from quell.checks import CheckResult
+from quell.errors import QuellError
+from quell.paths import Cache
+
+PARTS = {
+    "lab": "quell.checks.lab",
+    "checkpatch": "quell.checks.checkpatch",
+    "w1": "quell.checks.w1",
+    "kunit": "quell.checks.kunit",
+    "vm": "quell.checks.vm",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        choices=list(PARTS),
+        help=f"only this part, one of {', '.join(PARTS)} (may be repeated)",
+    )
+
+
+def run_part(name: str, cache: Cache) -> CheckResult:
+    """One part; an error in it is one failed check, and the others still run."""
+    try:
+        module = importlib.import_module(PARTS[name])
+        result: CheckResult = module.run(cache)
+    except QuellError as error:
+        lines = [f"{name}: {error.message}", error.detail, f"log: {error.log}" if error.log else ""]
+        return CheckResult(0, 1, 0, "\n".join(line for line in lines if line))
+    return result
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the parts and print the sum."""
+    cache = Cache()
+    passed = failed = skipped = 0
+    for name in PARTS:
+        if args.only and name not in args.only:
+            continue
+        ui.note(f"--- {name}")
+        started = time.monotonic()
+        result = run_part(name, cache)
+        if result.failed and result.details:
+            print(result.details.rstrip("\n"), flush=True)
+        elif result.details:
+            ui.note(result.details.rstrip("\n"))
+        print(
+            f"{name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped "
+            f"in {ui.duration(time.monotonic() - started)}",
+            flush=True,
+        )
+        passed += result.passed
+        failed += result.failed
+        skipped += result.skipped
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0

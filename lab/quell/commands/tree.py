@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Make a git tree to work on Quell's kernel part in, or take its changes back.
+
+The tree's first commit is the pristine source; Quell lies on top,
+uncommitted, so that `git diff` there shows what Quell is. Edit it, then
+--refresh writes the changes back into kernel/files and kernel/patches: new
+files as they are, an edit of a Linux file into the last patch of the series
+that touches the file. Run again without --refresh, it brings an unedited tree
+up to date with kernel/.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quell import prereq, source, tree, ui
+from quell.errors import UsageError
+from quell.paths import Cache
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("dir", nargs="?", type=Path, metavar="DIR", help="default: linux")
+    parser.add_argument(
+        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
+    )
+    parser.add_argument("--refresh", action="store_true", help="write DIR's changes into kernel/")
+    parser.add_argument(
+        "--patch",
+        metavar="NAME",
+        help="with --refresh: the patch for edited Linux files that no patch touches yet",
+    )
+    parser.add_argument(
+        "--take",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="with --patch: the new edits of this Linux file go there too, though another patch "
+        "touches it (may be repeated)",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="drop changes in DIR that kernel/ does not have; with --refresh, those in kernel/ "
+        "that DIR does not",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make or refresh the tree."""
+    dest = args.dir or tree.default_tree()
+    prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
+    cache = Cache()
+    # One at a time: they write the same tree, and kernel/.
+    with cache.lock("tree"):
+        if args.refresh:
+            if args.kernel_tree:
+                raise UsageError("--refresh takes no --kernel-tree: the tree knows its source")
+            done = tree.refresh(dest, patch=args.patch, take=args.take, force=args.force)
+            print("\n".join(done) if done else "kernel/ is up to date")
+            return 0
+        if args.patch or args.take:
+            raise UsageError("--patch and --take go with --refresh")
+        origin = source.get_source(cache, args.kernel_tree)
+        message = tree.make_git_tree(dest, origin, force=args.force)
+    ui.note(message)
+    return 0

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The errors that the command line turns into one clear sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class QuellError(Exception):
+    """Something failed; ``str(error)`` is one sentence for the user.
+
+    ``detail`` holds extra lines (a compiler's, a kernel's), ``log`` the file
+    with everything, ``exit_code`` what the process exits with (1: a check,
+    build or comparison failed).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str = "",
+        log: Path | None = None,
+        exit_code: int = 1,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.log = log
+        self.exit_code = exit_code
+
+
+class UsageError(QuellError):
+    """Bad usage or a missing prerequisite: exit code 2."""
+
+    def __init__(self, message: str, *, detail: str = "", log: Path | None = None) -> None:
+        super().__init__(message, detail=detail, log=log, exit_code=2)

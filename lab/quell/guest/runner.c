@@ -1,0 +1,713 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The guest's init: prepares the root, runs one command, counts, powers off.
+ *
+ * It is the first process (init=) of a guest whose root is the host's root
+ * over 9p, read-only. A general init spends 10 s and more under emulation;
+ * this one some 0.1 s. In order:
+ *
+ *   1. an overlay over the whole root: reads go through, writes are discarded;
+ *   2. /proc, /sys, /dev, /run, the data disk (copied to /dev/ram0 on demand);
+ *   3. a cgroup for the command, so that its peak memory is known;
+ *   4. counters, the command, counters again; then everything is sent.
+ *
+ * argv[1] is the job: NUL-terminated strings, by turns a key and a value:
+ *
+ *   arg S       one word of the command, in order       (required)
+ *   env S       NAME=VALUE of its environment
+ *   cwd S       directory to start it in                (default /)
+ *   data DEV    ext4 disk to mount at /run/quell/data, DEV as in vda
+ *   ram 1       copy DEV to /dev/ram0 first and mount that
+ *   stage PATH  copy this file to /run/quell/bin, so that running it from there
+ *               never waits for 9p
+ *   write S     PATH=VALUE, written before anything is counted
+ *   tty S       run on this terminal (hvc0), not on the ports
+ *   rows N, cols N      its size
+ *
+ * Ports (virtio-serial, found by name): quell.frames, quell.stdout,
+ * quell.stderr, quell.stdin; all but the first may be missing.
+ *
+ * What goes to quell.frames, PROTOCOL 1:
+ *
+ *   quell-runner 1\n
+ *   @NAME LENGTH\n  LENGTH bytes  \n        any number of these
+ *   @end COUNT\n                            COUNT sections were sent
+ *
+ * Without the last line the stream is truncated and worth nothing.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <net/if.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PROTOCOL	1
+#define DATA_DIR	"/run/quell/data"
+#define STAGE_DIR	"/run/quell/bin"
+#define CGROUP		"/sys/fs/cgroup/quell"
+#define MAX_WORDS	4096
+#define MAX_KSWAPD	64
+
+struct buf {
+	char *p;
+	size_t len, cap;
+};
+
+static int frames = -1;
+static unsigned int sections;
+
+static struct {
+	char *argv[MAX_WORDS + 1], *env[MAX_WORDS + 1], *write[MAX_WORDS];
+	int argc, envc, writec;
+	const char *cwd, *data, *stage, *tty;
+	int ram;
+	struct winsize size;
+} job = { .cwd = "/" };
+
+static void power_off(void)
+{
+	reboot(RB_POWER_OFF);
+	for (;;)
+		pause();
+}
+
+static void write_all(int fd, const char *p, size_t len)
+{
+	while (fd >= 0 && len) {
+		ssize_t n = write(fd, p, len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return;
+		p += n;
+		len -= n;
+	}
+}
+
+static void section(const char *name, const char *p, size_t len)
+{
+	char head[128];
+	int n = snprintf(head, sizeof(head), "@%s %zu\n", name, len);
+
+	write_all(frames, head, n);
+	write_all(frames, p, len);
+	write_all(frames, "\n", 1);
+	sections++;
+}
+
+static void finish(void)
+{
+	char line[32];
+	int n = snprintf(line, sizeof(line), "@end %u\n", sections);
+
+	write_all(frames, line, n);
+	power_off();
+}
+
+/* The guest could not be prepared: one sentence for the user. */
+static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "quell-runner: %s\n", text);
+	section("failure", text, strlen(text));
+	finish();
+	__builtin_unreachable();
+}
+
+static void buf_reserve(struct buf *b, size_t room)
+{
+	if (b->len + room <= b->cap)
+		return;
+	b->cap = (b->len + room) * 2;
+	b->p = realloc(b->p, b->cap);
+	if (!b->p)
+		fail("out of memory");
+}
+
+static void __attribute__((format(printf, 2, 3))) buf_add(struct buf *b, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	buf_reserve(b, 4096);
+	va_start(ap, fmt);
+	n = vsnprintf(b->p + b->len, 4096, fmt, ap);
+	va_end(ap);
+	b->len += n < 4096 ? n : 4095;
+}
+
+/* Appends a file; a file that is missing adds nothing. */
+static int buf_file(struct buf *b, const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -1;
+	do {
+		buf_reserve(b, 65536);
+		n = read(fd, b->p + b->len, 65536);
+		if (n > 0)
+			b->len += n;
+	} while (n > 0);
+	close(fd);
+	return 0;
+}
+
+static int put(const char *path, const char *value)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -1;
+	n = write(fd, value, strlen(value));
+	close(fd);
+	return n < 0 ? -1 : 0;
+}
+
+static void must_mount(const char *source, const char *target, const char *type,
+		       unsigned long flags, const char *data)
+{
+	mkdir(target, 0755);
+	if (mount(source, target, type, flags, data))
+		fail("cannot mount %s on %s in the guest: %s", type, target, strerror(errno));
+}
+
+static void may_mount(const char *source, const char *target, const char *type,
+		      unsigned long flags, const char *data)
+{
+	mkdir(target, 0755);
+	mount(source, target, type, flags, data);
+}
+
+static void may_link(const char *target, const char *path)
+{
+	if (symlink(target, path) && errno != EEXIST)
+		fprintf(stderr, "quell-runner: no %s: %s\n", path, strerror(errno));
+}
+
+/* The kernel found no /dev/console on the 9p root: 0 to 2 must not be reused. */
+static void open_console(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/console", O_RDWR);
+	} while (fd >= 0 && fd < 2);
+	if (fd > 2)
+		close(fd);
+}
+
+static int open_port(const char *name, int flags)
+{
+	char path[300], got[64];
+	struct dirent *d;
+	int fd = -1;
+	DIR *dir = opendir("/sys/class/virtio-ports");
+
+	while (dir && fd < 0 && (d = readdir(dir))) {
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/sys/class/virtio-ports/%s/name", d->d_name);
+		f = fopen(path, "re");
+		if (!f)
+			continue;
+		if (!fgets(got, sizeof(got), f))
+			got[0] = 0;
+		got[strcspn(got, "\n")] = 0;
+		if (!strcmp(got, name)) {
+			snprintf(path, sizeof(path), "/dev/%s", d->d_name);
+			fd = open(path, flags | O_CLOEXEC);
+		}
+		fclose(f);
+	}
+	if (dir)
+		closedir(dir);
+	return fd;
+}
+
+static void read_job(const char *path)
+{
+	struct buf b = {};
+	char *p, *end;
+
+	if (buf_file(&b, path))
+		fail("cannot read the job %s in the guest: %s", path, strerror(errno));
+	if (!b.len || b.p[b.len - 1])
+		fail("the job %s is truncated", path);
+	for (p = b.p, end = b.p + b.len; p < end;) {
+		char *key = p, *value = key + strlen(key) + 1;
+
+		if (value >= end)
+			fail("the job %s is truncated", path);
+		p = value + strlen(value) + 1;
+		if (job.argc == MAX_WORDS || job.envc == MAX_WORDS || job.writec == MAX_WORDS)
+			fail("the job %s has more than %d words", path, MAX_WORDS);
+		if (!strcmp(key, "arg"))
+			job.argv[job.argc++] = value;
+		else if (!strcmp(key, "env"))
+			job.env[job.envc++] = value;
+		else if (!strcmp(key, "write"))
+			job.write[job.writec++] = value;
+		else if (!strcmp(key, "cwd"))
+			job.cwd = value;
+		else if (!strcmp(key, "data"))
+			job.data = value;
+		else if (!strcmp(key, "stage"))
+			job.stage = value;
+		else if (!strcmp(key, "ram"))
+			job.ram = 1;
+		else if (!strcmp(key, "tty"))
+			job.tty = value;
+		else if (!strcmp(key, "rows"))
+			job.size.ws_row = atoi(value);
+		else if (!strcmp(key, "cols"))
+			job.size.ws_col = atoi(value);
+		else
+			fail("the job %s has an unknown key '%s'", path, key);
+	}
+	if (!job.argc)
+		fail("the job %s names no command", path);
+}
+
+static void make_root(void)
+{
+	must_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	must_mount("sys", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	may_mount("dev", "/dev", "devtmpfs", MS_NOSUID, "mode=0755");
+	open_console();
+
+	frames = open_port("quell.frames", O_WRONLY);
+	if (frames < 0) {
+		fprintf(stderr, "quell-runner: no port quell.frames\n");
+		power_off();
+	}
+	dprintf(frames, "quell-runner %d\n", PROTOCOL);
+
+	must_mount("quell", "/run", "tmpfs", 0, "mode=0755,size=90%");
+	mkdir("/run/upper", 0755);
+	mkdir("/run/work", 0755);
+	must_mount("root", "/run/root", "overlay", 0,
+		   "lowerdir=/,upperdir=/run/upper,workdir=/run/work,xino=off");
+	must_mount("/proc", "/run/root/proc", "none", MS_MOVE, NULL);
+	must_mount("/sys", "/run/root/sys", "none", MS_MOVE, NULL);
+	must_mount("/dev", "/run/root/dev", "none", MS_MOVE, NULL);
+	if (chdir("/run/root") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
+		fail("cannot change to the guest's overlay root: %s", strerror(errno));
+
+	must_mount("run", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755");
+	may_mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "gid=5,mode=620,ptmxmode=666");
+	may_mount("shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
+	may_mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	may_mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL);
+	may_link("/proc/self/fd", "/dev/fd");
+	may_link("/proc/self/fd/0", "/dev/stdin");
+	may_link("/proc/self/fd/1", "/dev/stdout");
+	may_link("/proc/self/fd/2", "/dev/stderr");
+}
+
+static void network_up(void)
+{
+	struct ifreq ifr = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd >= 0) {
+		ioctl(fd, SIOCSIFFLAGS, &ifr);
+		close(fd);
+	}
+	put("/proc/sys/kernel/hostname", "quell");
+}
+
+/* O_DIRECT on both sides: the copy must not leave the guest's page cache full. */
+static void copy_disk(const char *from, const char *to)
+{
+	const size_t chunk = 1 << 20;
+	int in = open(from, O_RDONLY | O_DIRECT | O_CLOEXEC);
+	int out = open(to, O_WRONLY | O_DIRECT | O_CLOEXEC);
+	char *p = aligned_alloc(4096, chunk);
+	ssize_t n;
+
+	if (in < 0 || out < 0 || !p)
+		fail("cannot open %s to copy %s to it: %s", to, from, strerror(errno));
+	while ((n = read(in, p, chunk)) > 0)
+		if (write(out, p, n) != n)
+			fail("the data image does not fit into %s: %s", to, strerror(errno));
+	if (n < 0)
+		fail("cannot read %s: %s", from, strerror(errno));
+	free(p);
+	close(in);
+	close(out);
+}
+
+static void stage_program(void)
+{
+	struct buf b = {};
+	char path[300];
+	const char *name;
+	int fd;
+
+	mkdir("/run/quell", 0755);
+	if (!job.stage)
+		return;
+	if (buf_file(&b, job.stage))
+		fail("cannot read %s in the guest: %s", job.stage, strerror(errno));
+	name = strrchr(job.stage, '/');
+	snprintf(path, sizeof(path), STAGE_DIR "/%s", name ? name + 1 : job.stage);
+	mkdir(STAGE_DIR, 0755);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+	if (fd < 0)
+		fail("cannot create %s in the guest: %s", path, strerror(errno));
+	write_all(fd, b.p, b.len);
+	close(fd);
+	free(b.p);
+}
+
+static void mount_data(void)
+{
+	char dev[300];
+
+	if (!job.data)
+		return;
+	snprintf(dev, sizeof(dev), "/dev/%s", job.data);
+	if (job.ram) {
+		copy_disk(dev, "/dev/ram0");
+		snprintf(dev, sizeof(dev), "/dev/ram0");
+	}
+	must_mount(dev, DATA_DIR, "ext4", MS_NOATIME, "noinit_itable");
+}
+
+/* -1: no memory controller; then the peak is not sent and the host says so. */
+static int make_cgroup(void)
+{
+	may_mount("cgroup", "/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+	put("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
+	return mkdir(CGROUP, 0755);
+}
+
+static void write_switches(void)
+{
+	for (int i = 0; i < job.writec; i++) {
+		char *path = job.write[i], *eq = strchr(path, '=');
+
+		if (!eq)
+			fail("'%s' is not PATH=VALUE", path);
+		*eq = 0;
+		if (put(path, eq + 1))
+			fail("cannot write '%s' to %s in the guest: %s", eq + 1, path, strerror(errno));
+	}
+}
+
+struct snapshot {
+	struct buf interrupts, vmstat, stat, kswapd, quell;
+};
+
+static pid_t kswapd[MAX_KSWAPD];
+static int kswapds;
+
+static void find_kswapd(void)
+{
+	struct dirent *d;
+	DIR *dir = opendir("/proc");
+
+	while (dir && (d = readdir(dir)) && kswapds < MAX_KSWAPD) {
+		char path[300], comm[32] = "";
+		pid_t pid = atoi(d->d_name);
+		FILE *f;
+
+		if (pid <= 0)
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+		f = fopen(path, "re");
+		if (!f)
+			continue;
+		if (fgets(comm, sizeof(comm), f) && !strncmp(comm, "kswapd", 6))
+			kswapd[kswapds++] = pid;
+		fclose(f);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+static struct buf *walk;
+
+static int walk_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+	struct buf one = {};
+
+	(void)ftw;
+	if (flag != FTW_F || !(st->st_mode & 0444) || buf_file(&one, path))
+		return 0;
+	if (one.len < 2048 && one.len && one.p[one.len - 1] == '\n')
+		buf_add(walk, "%s %.*s", path, (int)one.len, one.p);
+	free(one.p);
+	return 0;
+}
+
+static void snap(struct snapshot *s)
+{
+	buf_file(&s->interrupts, "/proc/interrupts");
+	buf_file(&s->vmstat, "/proc/vmstat");
+	buf_file(&s->stat, "/proc/stat");
+	for (int i = 0; i < kswapds; i++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), "/proc/%d/stat", kswapd[i]);
+		buf_file(&s->kswapd, path);
+	}
+	walk = &s->quell;
+	nftw("/sys/kernel/mm/quell", walk_one, 8, FTW_PHYS);
+}
+
+static void send_snapshot(const char *when, const struct snapshot *s)
+{
+	static const char * const names[] = { "interrupts", "vmstat", "stat", "kswapd", "quell" };
+	const struct buf *bufs[] = { &s->interrupts, &s->vmstat, &s->stat, &s->kswapd, &s->quell };
+
+	for (int i = 0; i < 5; i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "%s/%s", when, names[i]);
+		section(name, bufs[i]->p, bufs[i]->len);
+	}
+}
+
+static void send_guest(void)
+{
+	struct utsname u;
+	struct buf b = {};
+
+	uname(&u);
+	buf_add(&b, "release %s\ncpus %ld\npage_size %ld\nhz %ld\nclocksource ", u.release,
+		sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_PAGESIZE), sysconf(_SC_CLK_TCK));
+	if (buf_file(&b, "/sys/devices/system/clocksource/clocksource0/current_clocksource"))
+		buf_add(&b, "unknown\n");
+	buf_add(&b, "cmdline ");
+	buf_file(&b, "/proc/cmdline");
+	section("guest", b.p, b.len);
+	b.len = 0;
+	buf_file(&b, "/proc/meminfo");
+	section("meminfo", b.p, b.len);
+	free(b.p);
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+struct child {
+	pid_t pid;
+	int out[2], err[2], status_pipe[2];
+};
+
+/* In the child: stage is 'c' (directory) or 'x' (exec), followed by errno. */
+static void __attribute__((noreturn)) give_up(int fd, char stage)
+{
+	int e = errno;
+	char msg[1 + sizeof(e)] = { stage };
+
+	memcpy(msg + 1, &e, sizeof(e));
+	write_all(fd, msg, sizeof(msg));
+	_exit(127);
+}
+
+static void __attribute__((noreturn)) start(struct child *c, int in, int has_cgroup)
+{
+	struct rlimit nofile = { 1024, 524288 };
+	sigset_t none;
+
+	setsid();
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	setrlimit(RLIMIT_NOFILE, &nofile);
+	if (has_cgroup)
+		put(CGROUP "/cgroup.procs", "0");
+	if (job.tty) {
+		char path[64];
+		int fd;
+
+		snprintf(path, sizeof(path), "/dev/%s", job.tty);
+		fd = open(path, O_RDWR);
+		if (fd < 0)
+			give_up(c->status_pipe[1], 't');
+		ioctl(fd, TIOCSCTTY, 1);
+		if (job.size.ws_row && job.size.ws_col)
+			ioctl(fd, TIOCSWINSZ, &job.size);
+		for (int i = 0; i < 3; i++)
+			dup2(fd, i);
+		if (fd > 2)
+			close(fd);
+	} else {
+		dup2(in, 0);
+		dup2(c->out[1], 1);
+		dup2(c->err[1], 2);
+	}
+	if (chdir(job.cwd))
+		give_up(c->status_pipe[1], 'c');
+	clearenv();
+	for (int i = 0; i < job.envc; i++)
+		putenv(job.env[i]);
+	execvp(job.argv[0], job.argv);
+	give_up(c->status_pipe[1], 'x');
+}
+
+/* Returns 0 at the end of the file. */
+static int relay(int from, int to)
+{
+	static char p[65536];
+	ssize_t n = read(from, p, sizeof(p));
+
+	if (n > 0)
+		write_all(to, p, n);
+	return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+/*
+ * The command's output goes through pipes, not to the ports themselves: a port
+ * can be opened once only, so a script that writes to /dev/stderr would fail.
+ */
+static void run(int has_cgroup)
+{
+	int out = open_port("quell.stdout", O_WRONLY), err = open_port("quell.stderr", O_WRONLY);
+	int in = open_port("quell.stdin", O_RDONLY), ended = 0, status = 0, e;
+	struct snapshot before = {}, after = {};
+	struct buf result = {}, peak = {};
+	struct rusage usage = {};
+	struct child c = {};
+	int64_t t0, t1 = 0;
+	sigset_t chld;
+	char msg[1 + sizeof(int)];
+	ssize_t got;
+
+	if (in < 0)
+		in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (pipe2(c.out, O_CLOEXEC) || pipe2(c.err, O_CLOEXEC) || pipe2(c.status_pipe, O_CLOEXEC))
+		fail("cannot make a pipe in the guest: %s", strerror(errno));
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &chld, NULL);
+	struct pollfd fds[] = {
+		{ .fd = signalfd(-1, &chld, SFD_CLOEXEC), .events = POLLIN },
+		{ .fd = c.out[0], .events = POLLIN },
+		{ .fd = c.err[0], .events = POLLIN },
+	};
+
+	find_kswapd();
+	snap(&before);
+	t0 = now_ns();
+	c.pid = fork();
+	if (c.pid < 0)
+		fail("cannot fork in the guest: %s", strerror(errno));
+	if (!c.pid)
+		start(&c, in, has_cgroup);
+	close(c.out[1]);
+	close(c.err[1]);
+	close(c.status_pipe[1]);
+
+	while (!ended) {
+		if (poll(fds, 3, -1) < 0)
+			continue;
+		if (fds[0].revents) {
+			struct signalfd_siginfo si;
+			struct rusage ru;
+			pid_t pid;
+			int st;
+
+			if (read(fds[0].fd, &si, sizeof(si)) < 0)
+				continue;
+			while ((pid = wait4(-1, &st, WNOHANG, &ru)) > 0) {
+				if (pid != c.pid)
+					continue;
+				t1 = now_ns();
+				ended = 1;
+				status = st;
+				usage = ru;
+			}
+		}
+		for (int i = 1; i < 3 && !ended; i++)
+			if (fds[i].revents && !relay(fds[i].fd, i == 1 ? out : err))
+				fds[i].fd = -1;
+	}
+	snap(&after);
+	if (has_cgroup)
+		buf_file(&peak, CGROUP "/memory.peak");
+
+	/* Whatever it left running would keep the pipes open. */
+	kill(-1, SIGKILL);
+	for (int i = 1; i < 3; i++)
+		while (fds[i].fd >= 0 && relay(fds[i].fd, i == 1 ? out : err))
+			;
+
+	got = read(c.status_pipe[0], msg, sizeof(msg));
+	if (got == sizeof(msg)) {
+		memcpy(&e, msg + 1, sizeof(e));
+		buf_add(&result, "status %s %d\nmessage %s\n",
+			msg[0] == 'c' ? "nodir" : msg[0] == 't' ? "notty" : "noexec", e, strerror(e));
+	} else if (WIFSIGNALED(status)) {
+		buf_add(&result, "status signalled %d\n", WTERMSIG(status));
+	} else {
+		buf_add(&result, "status exited %d\n", WEXITSTATUS(status));
+	}
+	buf_add(&result, "elapsed_ns %lld\nuser_us %lld\nsystem_us %lld\n", (long long)(t1 - t0),
+		usage.ru_utime.tv_sec * 1000000LL + usage.ru_utime.tv_usec,
+		usage.ru_stime.tv_sec * 1000000LL + usage.ru_stime.tv_usec);
+	buf_add(&result, "minflt %ld\nmajflt %ld\nmaxrss_kb %ld\n", usage.ru_minflt,
+		usage.ru_majflt, usage.ru_maxrss);
+	if (peak.len)
+		buf_add(&result, "memory_peak %.*s", (int)peak.len, peak.p);
+	send_guest();
+	send_snapshot("before", &before);
+	send_snapshot("after", &after);
+	section("result", result.p, result.len);
+}
+
+int main(int argc, char **argv)
+{
+	int has_cgroup;
+
+	if (getpid() != 1) {
+		fprintf(stderr, "quell-runner: the init of a guest, not a program to start by hand\n");
+		return 2;
+	}
+	make_root();
+	if (argc < 2)
+		fail("no job was given to the guest");
+	read_job(argv[1]);
+	network_up();
+	has_cgroup = !make_cgroup();
+	stage_program();
+	mount_data();
+	write_switches();
+	run(has_cgroup);
+	finish();
+	return 0;
+}

@@ -1,0 +1,817 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Boots a kernel image in QEMU with the host's root, and runs one command in it.
+
+virtme-ng says how the host's root gets into a guest (``virtme-run --dry-run``);
+QEMU is started here, so that its process, its console log and its end are ours.
+The guest's init is ``guest/runner.c``: a boot takes some 2 s under emulation.
+
+The short way in, for tests and scripts::
+
+    result = machine.run_script(image, "uname -r", memory="256M", append=["quell=off"])
+    result.exit_code, result.stdout, result.console
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from quell import measure, proc, ui
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, atomic_dir, write_atomic
+
+MIB = 1 << 20
+# Seconds a kernel may take from power-on to the guest's first word.
+BOOT_TIMEOUT_S = {"kvm": 30.0, "tcg": 90.0}
+PROBE_TIMEOUT_S = 15.0
+# Seconds between the first line of an oops and the end of the guest: the rest is still coming.
+_OOPS_GRACE_S = 1.5
+_POLL_S = 0.03
+_OOPS_LINES = 40
+# QEMU 7.2 now and then crashes under TCG while a guest with several CPUs sets up
+# its PCI devices. Nothing has been measured by then: the guest is booted again.
+_BOOT_TRIES = 3
+# Longest kernel command line that x86 takes (COMMAND_LINE_SIZE), less its NUL.
+_CMDLINE_MAX = 2047
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_FATAL = re.compile(
+    r"Kernel panic|\bBUG: |kernel BUG at|\bOops\b|general protection fault|soft lockup"
+    r"|Unable to handle kernel|double fault"
+)
+_WARNING = re.compile(
+    r"WARNING: |rcu: INFO: .* stall|Out of memory: Killed|oom-kill:|blocked for more than"
+)
+
+
+class GuestError(QuellError):
+    """A guest did not do what it was booted for."""
+
+
+class GuestPanic(GuestError):
+    """The guest's kernel crashed; the detail shows its oops."""
+
+
+class QemuCrash(GuestError):
+    """QEMU itself died of a signal before the guest's first word."""
+
+
+class GuestTimeout(GuestError):
+    """The guest did not end in time and was stopped."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a guest is made of.
+
+    ``accel`` is "kvm" or "tcg"; ``memory`` is in bytes (whole MiB, 64 MiB at
+    least); ``cpus`` 1 to 64. ``append`` are kernel parameters, the last to
+    come and so the ones that count. ``deterministic``: one thread emulates all
+    CPUs and QEMU's instruction counter is the clock; needs "tcg". ``qemu`` are
+    further arguments for QEMU.
+    """
+
+    accel: str = "tcg"
+    memory: int = 512 * MIB
+    cpus: int = 2
+    append: tuple[str, ...] = ()
+    deterministic: bool = False
+    qemu: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.accel not in ("kvm", "tcg"):
+            raise UsageError(f"there is no accelerator '{self.accel}', only kvm and tcg")
+        if self.deterministic and self.accel != "tcg":
+            raise UsageError("--deterministic needs the instruction counter of --accel tcg")
+        if not 1 <= self.cpus <= 64:
+            raise UsageError(f"a guest has 1 to 64 CPUs, not {self.cpus}")
+        if self.memory < 64 * MIB:
+            raise UsageError(
+                f"a guest needs at least 64M of memory, not {format_memory(self.memory)}"
+            )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command for the guest.
+
+    ``env`` is its whole environment. ``data`` is an ext4 image (a file of the
+    host, never written to) that the guest mounts at ``measure.DATA_DIR``, from
+    a RAM disk if ``ram``. ``stage`` is a program of the host that the guest copies
+    to ``measure.STAGE_DIR`` first, so that it does not run off 9p. ``writes`` maps
+    files of the guest (/sys, /proc) to what is written to them before the command
+    starts.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=lambda: {"PATH": DEFAULT_PATH, "HOME": "/root"})
+    cwd: str = "/"
+    data: Path | None = None
+    ram: bool = False
+    stage: Path | None = None
+    writes: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self, terminal: tuple[int, int] | None = None) -> bytes:
+        """The job as the runner reads it; ``terminal`` is (rows, columns) of a terminal."""
+        pairs = [("arg", word) for word in self.argv]
+        pairs += [("env", f"{name}={value}") for name, value in self.env.items()]
+        pairs.append(("cwd", self.cwd))
+        if self.data is not None:
+            pairs.append(("data", "vda"))
+            if self.ram:
+                pairs.append(("ram", "1"))
+        if self.stage is not None:
+            pairs.append(("stage", str(self.stage)))
+        pairs += [("write", f"{path}={value}") for path, value in self.writes.items()]
+        if terminal is not None:
+            pairs += [("tty", "hvc0"), ("rows", str(terminal[0])), ("cols", str(terminal[1]))]
+        out = bytearray()
+        for key, value in pairs:
+            if "\0" in value:
+                raise UsageError("a command may not contain a NUL character")
+            out += key.encode() + b"\0" + os.fsencode(value) + b"\0"
+        return bytes(out)
+
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class GuestResult:
+    """What came back from a guest.
+
+    ``exit_code`` is the command's, 128 + N when signal N ended it (``signal``
+    is N then). ``console`` is the kernel's log, ``warnings`` what in it is
+    worth a word, ``oops`` the lines of a crash (only with fail_on_oops=False).
+    ``frames`` are the counters; None when the guest died before sending them,
+    and then ``exit_code`` is -1. ``seconds`` is the host's time, boot included.
+    """
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    console: str
+    seconds: float
+    signal: int | None = None
+    frames: measure.Frames | None = None
+    warnings: tuple[str, ...] = ()
+    oops: tuple[str, ...] = ()
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of a size such as ``256M`` or ``1G`` (a bare number is MiB); UsageError otherwise."""
+    match = re.fullmatch(r"(\d+)([KMGkmg]?)i?[Bb]?", text.strip())
+    if not match:
+        raise UsageError(f"'{text}' is not a size; write for example 256M or 1G")
+    unit = {"k": 1 << 10, "m": MIB, "": MIB, "g": 1 << 30}[match[2].lower()]
+    return int(match[1]) * unit
+
+
+def format_memory(count: int) -> str:
+    """The reverse of ``parse_memory``: 268435456 is ``256M``."""
+    for unit, size in (("G", 1 << 30), ("M", MIB), ("K", 1 << 10)):
+        if count >= size and count % size == 0:
+            return f"{count // size}{unit}"
+    return f"{count / MIB:.1f}M"
+
+
+# --- the runner -------------------------------------------------------------
+
+
+def runner(cache: Cache) -> Path:
+    """The guest's init, built with the host's gcc into the cache (static, some 0.9 MB)."""
+    source = Path(__file__).parent / "guest" / "runner.c"
+    flags = ["-O2", "-Wall", "-Wextra", "-static"]
+    key = hashlib.sha256(source.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
+    final = cache.data / f"runner-{key}"
+    program = final / "runner"
+    if not program.exists():
+        with cache.lock(f"runner-{key}"):
+            if not program.exists():
+                with atomic_dir(final) as temp:
+                    proc.run(["gcc", *flags, "-o", temp / "runner", source], timeout=120)
+    return program
+
+
+# --- the command line of QEMU -----------------------------------------------
+
+# What virtme-ng decides and we decide ourselves; each has an argument.
+_OURS = {"-machine", "-M", "-cpu", "-accel", "-chardev", "-serial", "-mon", "-echr", "-append"}
+_OUR_DEVICES = ("virtio-serial", "virtconsole", "virtserialport")
+_VIRTME_KERNEL_ARGS = re.compile(
+    r"(console|earlyprintk|loglevel|init|nr_open|psmouse\.proto|TERM|panic|virtme[._]\w+)=|quiet$"
+)
+
+
+@functools.cache
+def _virtme(image: str, memory_mib: int, cpus: int) -> tuple[str, ...]:
+    """QEMU's command line for a guest on the host's root, according to virtme-ng."""
+    argv = [sys.executable, "-m", "virtme.commands.run", "--mods", "none", "--kimg", image]
+    argv += ["--force-9p", "--disable-microvm", "--disable-kvm"]
+    argv += ["--memory", f"{memory_mib}M", "--cpus", str(cpus), "--dry-run", "--show-command"]
+    result = proc.run(argv, timeout=60, check=False)
+    lines = [line for line in result.stdout.splitlines() if " -kernel " in line]
+    if result.returncode != 0 or len(lines) != 1:
+        raise UsageError(
+            "virtme-ng cannot say how to boot the guest; ./quell doctor lists what is missing",
+            detail=proc.tail(result.stderr or result.stdout, 5),
+        )
+    return tuple(shlex.split(lines[0]))
+
+
+def _keep(virtme: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of virtme-ng's command line: QEMU's arguments to keep, and the kernel's."""
+    qemu: list[str] = [virtme[0]]
+    kernel: list[str] = []
+    words = iter(virtme[1:])
+    for word in words:
+        if word in _OURS:
+            value = next(words)
+            if word == "-append":
+                kernel = [w for w in value.split(" ") if w and not _VIRTME_KERNEL_ARGS.match(w)]
+        elif word == "-device":
+            value = next(words)
+            if not value.startswith(_OUR_DEVICES):
+                qemu += [word, value]
+        else:
+            qemu.append(word)
+    # The host's files do not change under a run; without a cache every read asks the host.
+    kernel = [
+        f"{w},cache=loose" if w.startswith("rootflags=") and "cache=" not in w else w
+        for w in kernel
+    ]
+    return qemu, kernel
+
+
+def _quote_kernel_arg(arg: str) -> str:
+    if '"' in arg:
+        raise UsageError(f"a kernel parameter may not contain a double quote: {arg}")
+    return f'"{arg}"' if re.search(r"\s", arg) else arg
+
+
+def _escape(path: Path) -> str:
+    """A path inside a QEMU option, where a comma ends the value."""
+    return str(path).replace(",", ",,")
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """Where the guest's channels end on the host: file names for QEMU."""
+
+    console: Path
+    frames: Path
+    stdout: Path
+    stderr: Path
+    stdin: bool = False
+    terminal: bool = False
+
+
+def command_line(
+    machine: Machine,
+    image: Path,
+    init: Path,
+    job: Path,
+    channels: _Channels,
+    *,
+    data: Path | None = None,
+    ram: bool = False,
+    virtme: Sequence[str] | None = None,
+) -> list[str]:
+    """QEMU's whole command line; ``virtme`` (for tests) is virtme-ng's instead of asking it."""
+    memory = machine.memory
+    ram_kb = 0
+    if data is not None and ram:
+        ram_kb = -(-data.stat().st_size // 1024)
+        # The RAM disk, with what the kernel needs to manage that much more memory.
+        memory += ram_kb * 1024 * 103 // 100
+    memory_mib = -(-memory // MIB)
+    qemu, kernel = _keep(virtme or _virtme(str(image), memory_mib, machine.cpus))
+    qemu += ["-machine", "q35"]
+    if machine.accel == "kvm":
+        # Paravirtual flushing would change the very interrupts that are counted.
+        qemu += ["-accel", "kvm", "-cpu", "host,kvm-pv-tlb-flush=off"]
+    elif machine.deterministic:
+        qemu += ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max"]
+    else:
+        qemu += ["-accel", "tcg,thread=multi", "-cpu", "max"]
+
+    qemu += ["-chardev", f"file,id=console,path={_escape(channels.console)}"]
+    qemu += ["-serial", "chardev:console", "-device", "virtio-serial-pci"]
+    ports = [("frames", channels.frames)]
+    if channels.terminal:
+        # Ctrl-A X ends the guest, Ctrl-A H lists what else there is.
+        qemu += ["-chardev", "stdio,id=terminal,signal=off,mux=on", "-mon", "chardev=terminal"]
+        qemu += ["-device", "virtconsole,chardev=terminal"]
+    else:
+        ports += [("stdout", channels.stdout), ("stderr", channels.stderr)]
+        if channels.stdin:
+            qemu += ["-chardev", "stdio,id=stdin,signal=off"]
+            qemu += ["-device", "virtserialport,name=quell.stdin,chardev=stdin"]
+    for name, path in ports:
+        qemu += ["-chardev", f"file,id={name},path={_escape(path)}"]
+        qemu += ["-device", f"virtserialport,name=quell.{name},chardev={name}"]
+    if data is not None:
+        qemu += ["-drive", f"if=none,id=data,file={_escape(data)},format=raw,snapshot=on"]
+        qemu += ["-device", "virtio-blk-pci,drive=data"]
+    if "-no-reboot" not in qemu:
+        qemu.append("-no-reboot")
+
+    # A warning is worth a line in the log; an oops ends the guest at once.
+    kernel += ["console=ttyS0", "loglevel=5", "panic=-1", "oops=panic"]
+    if ram_kb:
+        kernel.append(f"brd.rd_size={ram_kb}")
+    kernel += machine.append
+    kernel += [f"init={init}", "--", str(job)]
+    line = " ".join(_quote_kernel_arg(arg) for arg in kernel)
+    if len(line) > _CMDLINE_MAX:
+        raise UsageError(
+            f"the kernel's command line would have {len(line)} characters; "
+            f"it takes {_CMDLINE_MAX}: use fewer or shorter parameters"
+        )
+    return [*qemu, "-append", line, *machine.qemu]
+
+
+# --- watching a guest -------------------------------------------------------
+
+
+def find_oops(console: str) -> tuple[str, ...]:
+    """The lines of the first crash in a console log, empty if there is none."""
+    lines = console.replace("\r", "").splitlines()
+    for i, line in enumerate(lines):
+        if _FATAL.search(line):
+            start = i
+            while start > max(0, i - 3) and "cut here" in lines[start - 1]:
+                start -= 1
+            return tuple(lines[start : start + _OOPS_LINES])
+    return ()
+
+
+def find_warnings(console: str) -> tuple[str, ...]:
+    """Lines of a console log that are no crash but worth a word: WARN, stalls, OOM kills."""
+    lines = console.replace("\r", "").splitlines()
+    return tuple(line for line in lines if _WARNING.search(line))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds: ``boot`` until the guest's first word, ``run`` from then to its end."""
+
+    boot: float
+    run: float
+
+
+def _die_with(parent: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+@contextmanager
+def _started(argv: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is gone when the block is left, however it is left."""
+    parent = os.getpid()
+    try:
+        child = subprocess.Popen(list(argv), preexec_fn=lambda: _die_with(parent), **options)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"the program {argv[0]} is missing; ./quell doctor says how to install it"
+        ) from error
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            if options.get("start_new_session"):
+                try:
+                    os.killpg(child.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            child.kill()
+        child.wait()
+
+
+def supervise(
+    argv: Sequence[str],
+    *,
+    console: Path,
+    frames: Path,
+    limits: Limits,
+    qemu_log: Path,
+    stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+    terminal: bool = False,
+    pass_fds: Sequence[int] = (),
+    fail_on_oops: bool = True,
+) -> str:
+    """Run QEMU until it ends by itself; the console's text.
+
+    Raises GuestPanic with the oops when the console shows one, GuestTimeout
+    at a limit (each names the console log), GuestError when QEMU itself fails
+    (QemuCrash if it crashed before the guest said anything).
+    QEMU is gone when this returns or raises.
+    """
+    with ExitStack() as stack:
+        options: dict[str, Any] = {"pass_fds": tuple(pass_fds)}
+        if not terminal:
+            out = stack.enter_context(qemu_log.open("wb"))
+            options |= {"stdin": stdin, "stdout": out, "stderr": out, "start_new_session": True}
+        child = stack.enter_context(_started(argv, **options))
+        start = time.monotonic()
+        booted: float | None = None
+        oopsed: float | None = None
+        seen = 0
+        while child.poll() is None:
+            time.sleep(_POLL_S)
+            now = time.monotonic()
+            if booted is None and _size(frames) > 0:
+                booted = now
+            size = _size(console)
+            if size != seen and fail_on_oops and oopsed is None:
+                seen = size
+                if find_oops(_text(console)):
+                    oopsed = now
+            if oopsed is not None:
+                if now - oopsed > _OOPS_GRACE_S:
+                    break
+            elif booted is None and now - start > limits.boot:
+                raise _timeout("the guest did not boot", limits.boot, console)
+            elif booted is not None and now - booted > limits.run:
+                raise _timeout("the command in the guest did not end", limits.run, console)
+    text = _text(console)
+    oops = find_oops(text)
+    if oops and fail_on_oops:
+        raise GuestPanic(
+            f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console
+        )
+    if child.returncode not in (0, None) and not oops:
+        detail = proc.tail(_text(qemu_log), 10) if not terminal else ""
+        crashed = child.returncode < 0 and booted is None and _size(frames) == 0
+        kind = QemuCrash if crashed else GuestError
+        raise kind(f"QEMU {proc.how_ended(child.returncode)}", detail=detail, log=qemu_log)
+    return text
+
+
+def _timeout(what: str, seconds: float, console: Path) -> GuestTimeout:
+    return GuestTimeout(
+        f"{what} within {seconds:g} s and was stopped",
+        detail=proc.tail(_text(console).replace("\r", ""), 12),
+        log=console,
+    )
+
+
+def _headline(oops: Sequence[str]) -> str:
+    line = next(line for line in oops if _FATAL.search(line))
+    return re.sub(r"^\[[ \d.]+\]\s*", "", line).strip()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+# --- booting ----------------------------------------------------------------
+
+
+def boot(
+    machine: Machine,
+    image: Path,
+    job: Job,
+    rundir: Path,
+    *,
+    cache: Cache,
+    timeout: float,
+    live: bool = False,
+    terminal: bool = False,
+    fail_on_oops: bool = True,
+    boot_timeout: float | None = None,
+) -> GuestResult:
+    """Boot ``image``, run ``job`` in it and wait for the end.
+
+    ``rundir`` (an existing folder) receives console.log, frames, stdout,
+    stderr and qemu.log. ``timeout`` is the command's, in seconds. ``live``
+    also copies the command's output to ours and our stdin to it; with
+    ``terminal`` the command gets our terminal instead.
+
+    Raises UsageError when the command or its directory does not exist in the
+    guest, GuestPanic, GuestTimeout, GuestError (see ``supervise``), and
+    measure.FramesError when what the guest sent is truncated.
+    """
+    rundir = rundir.absolute()
+    size = shutil.get_terminal_size()
+    job_file = rundir / "job"
+    job_file.write_bytes(job.encode((size.lines, size.columns) if terminal else None))
+    files = _Channels(
+        rundir / "console.log", rundir / "frames", rundir / "stdout", rundir / "stderr"
+    )
+    for path in (files.console, files.frames, files.stdout, files.stderr):
+        path.write_bytes(b"")
+    start = time.monotonic()
+    with ExitStack() as stack:
+        channels = files
+        options: dict[str, Any] = {"terminal": terminal}
+        if terminal:
+            channels = replace(files, terminal=True)
+            stack.enter_context(_terminal_restored())
+        elif live:
+            relay = stack.enter_context(_Relay(files.stdout, files.stderr))
+            channels = replace(files, stdout=relay.stdout, stderr=relay.stderr, stdin=True)
+            options |= {"stdin": relay.stdin, "pass_fds": relay.fds}
+        argv = command_line(
+            machine,
+            image,
+            runner(cache),
+            job_file,
+            channels,
+            data=job.data,
+            ram=job.ram,
+        )
+        (rundir / "qemu.cmd").write_text(shlex.join(argv) + "\n")
+        tries = _BOOT_TRIES if machine.accel == "tcg" else 1
+        while True:
+            tries -= 1
+            try:
+                console = supervise(
+                    argv,
+                    console=files.console,
+                    frames=files.frames,
+                    limits=Limits(boot_timeout or BOOT_TIMEOUT_S[machine.accel], timeout),
+                    qemu_log=rundir / "qemu.log",
+                    fail_on_oops=fail_on_oops,
+                    **options,
+                )
+                break
+            except QemuCrash as error:
+                if not tries:
+                    raise
+                ui.note(f"{error.message} while the guest booted; booting it again")
+    oops = find_oops(console)
+    result = GuestResult(
+        exit_code=-1,
+        stdout=_text(files.stdout),
+        stderr=_text(files.stderr),
+        console=console,
+        seconds=time.monotonic() - start,
+        warnings=find_warnings(console),
+        oops=oops,
+    )
+    try:
+        frames = measure.parse_frames(files.frames.read_bytes())
+    except measure.FramesError as error:
+        if oops:
+            return result
+        error.log = files.console
+        error.detail = proc.tail(console.replace("\r", ""), 8)
+        raise
+    return finish(result, frames, job, files.console)
+
+
+def finish(result: GuestResult, frames: measure.Frames, job: Job, log: Path) -> GuestResult:
+    """The result with what the guest said about the command's end; the errors of ``boot``."""
+    if frames.failure is not None:
+        raise GuestError(f"the guest could not be prepared: {frames.failure}", log=log)
+    status, number, message = frames.status
+    if status == "noexec":
+        reason = "does not exist" if "No such file" in message else f"cannot run ({message})"
+        raise UsageError(f"the command {job.argv[0]} {reason} in the guest")
+    if status == "nodir":
+        raise UsageError(f"the folder {job.cwd} cannot be entered in the guest: {message}")
+    if status == "notty":
+        raise GuestError(f"the guest has no terminal hvc0: {message}", log=log)
+    if status == "signalled":
+        return replace(result, exit_code=128 + number, signal=number, frames=frames)
+    return replace(result, exit_code=number, frames=frames)
+
+
+@contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """QEMU makes the terminal raw; if it is killed nobody else puts it back."""
+    try:
+        saved = termios.tcgetattr(0)
+    except termios.error:
+        yield
+        return
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, saved)
+
+
+class _Relay:
+    """Pipes between QEMU and our own stdin, stdout and stderr, with a copy in files."""
+
+    def __init__(self, stdout: Path, stderr: Path) -> None:
+        self._copies = (stdout, stderr)
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> _Relay:
+        self._in_read, self._in_write = os.pipe()
+        pipes = [os.pipe(), os.pipe()]
+        self._writers = [write for _, write in pipes]
+        self.stdin = self._in_read
+        self.fds = tuple(self._writers)
+        # QEMU opens a file by name: a pipe has one too.
+        self.stdout, self.stderr = (Path(f"/proc/self/fd/{fd}") for fd in self._writers)
+        for (read, _), copy, target in zip(pipes, self._copies, (1, 2), strict=True):
+            thread = threading.Thread(target=self._out, args=(read, copy, target), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        threading.Thread(target=self._in, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in (*self._writers, self._in_read):
+            os.close(fd)
+        for thread in self._threads:
+            thread.join(5)
+
+    @staticmethod
+    def _out(read: int, copy: Path, target: int) -> None:
+        with os.fdopen(read, "rb", buffering=0) as source, copy.open("wb") as file:
+            while data := source.read(65536):
+                file.write(data)
+                try:
+                    os.write(target, data)
+                except OSError:  # our reader went away; the copy is kept
+                    pass
+
+    def _in(self) -> None:
+        try:
+            while data := os.read(0, 65536):
+                os.write(self._in_write, data)
+        except OSError:
+            pass
+        os.close(self._in_write)
+
+
+# --- the accelerator --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """``name`` is "kvm" or "tcg", ``reason`` a sentence on why it was taken."""
+
+    name: str
+    reason: str
+
+
+def host_cpu() -> str:
+    """The host's CPU model, as /proc/cpuinfo names it."""
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+@functools.cache
+def qemu_version() -> str:
+    """QEMU's version, such as "7.2.22"."""
+    first = proc.run(["qemu-system-x86_64", "--version"], timeout=30).stdout.partition("\n")[0]
+    match = re.search(r"version (\S+)", first)
+    return match[1] if match else first
+
+
+def choose_accelerator(wanted: str, image: Path, cache: Cache) -> Accelerator:
+    """The accelerator for ``--accel``: "auto" boots ``image`` under KVM once per machine.
+
+    The answer is kept in the cache for this CPU, QEMU, host kernel and /dev/kvm.
+    """
+    if wanted == "tcg":
+        return Accelerator("tcg", "chosen with --accel tcg")
+    if wanted == "kvm":
+        if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+            raise UsageError("/dev/kvm cannot be opened; use --accel tcg")
+        return Accelerator("kvm", "chosen with --accel kvm")
+    if wanted != "auto":
+        raise UsageError(f"there is no accelerator '{wanted}', only auto, kvm and tcg")
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return Accelerator("tcg", "/dev/kvm is missing or cannot be opened")
+    device = os.stat("/dev/kvm")
+    facts = [host_cpu(), qemu_version(), platform.release(), device.st_rdev, os.geteuid() == 0]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    kept = cache.folder("accel") / f"{key}.json"
+    try:
+        answer = json.loads(kept.read_text())
+        return Accelerator(answer["name"], answer["reason"])
+    except (OSError, ValueError, KeyError):
+        pass
+    accel = _probe(image, cache)
+    write_atomic(kept, json.dumps({"name": accel.name, "reason": accel.reason, "facts": facts}))
+    return accel
+
+
+def _probe(image: Path, cache: Cache) -> Accelerator:
+    try:
+        result = run_script(
+            image,
+            ["/bin/true"],
+            memory="256M",
+            cpus=2,
+            timeout=PROBE_TIMEOUT_S,
+            boot_timeout=PROBE_TIMEOUT_S,
+            accel="kvm",
+            cache=cache,
+            keep_log=False,
+        )
+    except QuellError as error:
+        why = error.message.rstrip(".")
+        return Accelerator("tcg", f"/dev/kvm opens, but a guest does not run under it: {why}")
+    if result.exit_code != 0:
+        return Accelerator("tcg", "/dev/kvm opens, but a guest does not run properly under it")
+    return Accelerator("kvm", "a guest boots under KVM")
+
+
+# --- scripts ----------------------------------------------------------------
+
+
+def run_script(
+    kernel_image: Path,
+    script: str | Sequence[str],
+    *,
+    memory: str | int = "512M",
+    cpus: int = 2,
+    append: Sequence[str] = (),
+    timeout: float = 120,
+    accel: str = "auto",
+    data: Path | None = None,
+    stage: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    fail_on_oops: bool = True,
+    boot_timeout: float | None = None,
+    qemu: Sequence[str] = (),
+    cache: Cache | None = None,
+    keep_log: bool = True,
+) -> GuestResult:
+    """Boot ``kernel_image``, run ``script`` in it, return its exit code, output and console.
+
+    ``script`` is a line for /bin/sh, or a list of words to run as they are.
+    ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the
+    console). ``timeout`` in seconds is the script's; a boot has its own limit.
+    ``data`` is an ext4 image, mounted at ``measure.DATA_DIR``; ``stage`` as in Job. The host's root
+    is the guest's, writes are discarded. With ``fail_on_oops=False`` a crash
+    is not an error: see ``GuestResult.oops``. Errors as in ``boot``; the
+    console log that they name is kept in the cache's logs.
+    """
+    cache = cache or Cache()
+    name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache).name
+    machine = Machine(
+        accel=name,
+        memory=memory if isinstance(memory, int) else parse_memory(memory),
+        cpus=cpus,
+        append=tuple(append),
+        qemu=tuple(qemu),
+    )
+    argv = ["/bin/sh", "-c", script] if isinstance(script, str) else list(script)
+    job = Job(argv, data=data, stage=stage)
+    if env is not None:
+        job = replace(job, env=env)
+    with tempfile.TemporaryDirectory(prefix="guest-", dir=cache.folder("run")) as temp:
+        try:
+            return boot(
+                machine,
+                kernel_image,
+                job,
+                Path(temp),
+                cache=cache,
+                timeout=timeout,
+                fail_on_oops=fail_on_oops,
+                boot_timeout=boot_timeout,
+            )
+        except QuellError as error:
+            error.log = save_log(error.log, cache) if keep_log else None
+            raise
+
+
+def save_log(log: Path | None, cache: Cache) -> Path | None:
+    """A copy of a guest's log that outlives its folder."""
+    if log is None or not log.exists():
+        return None
+    kept = cache.logs / f"guest-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{log.name}"
+    shutil.copyfile(log, kept)
+    return kept

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where things are: the repository and the cache folder, its locks and atomic writes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quell import ui
+from quell.errors import UsageError
+
+# Every user of the cache holds this one shared; clean takes it exclusively.
+_CACHE_LOCK = "cache"
+# Locks this process holds, with how often: a lock may be taken again inside itself.
+_held: dict[Path, int] = {}
+
+
+def repo_root() -> Path:
+    """The root of Quell's own repository."""
+    return Path(__file__).resolve().parents[2]
+
+
+class Cache:
+    """The one folder under which everything downloaded, built or measured lies.
+
+    ``root`` is ``$QUELL_CACHE``, else ``$XDG_CACHE_HOME/quell``, else
+    ``~/.cache/quell``. Each folder property creates its folder. Raises
+    UsageError when the folder cannot be made.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        if root is None:
+            own = os.environ.get("QUELL_CACHE")
+            xdg = os.environ.get("XDG_CACHE_HOME")
+            if own:
+                root = Path(own)
+            elif xdg:
+                root = Path(xdg) / "quell"
+            else:
+                root = Path.home() / ".cache" / "quell"
+        self.root = root.absolute()
+
+    def folder(self, name: str) -> Path:
+        """The folder ``name`` under the cache, created when missing."""
+        path = self.root / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the cache folder {path} cannot be made: {error.strerror}; "
+                "set QUELL_CACHE to a folder that can be written to"
+            ) from error
+        return path
+
+    @property
+    def downloads(self) -> Path:
+        """Debian packages as fetched."""
+        return self.folder("downloads")
+
+    @property
+    def source(self) -> Path:
+        """Pristine kernel sources, one folder per key."""
+        return self.folder("source")
+
+    @property
+    def work(self) -> Path:
+        """Source trees and objects of the kernels being built, one folder per kernel."""
+        return self.folder("work")
+
+    @property
+    def kernels(self) -> Path:
+        """Finished kernels, one folder per key."""
+        return self.folder("kernels")
+
+    @property
+    def ccache(self) -> Path:
+        """ccache's own folder."""
+        return self.folder("ccache")
+
+    @property
+    def data(self) -> Path:
+        """Workloads' programs and data images, one folder per key."""
+        return self.folder("data")
+
+    @property
+    def results(self) -> Path:
+        """Kept results of comparisons."""
+        return self.folder("results")
+
+    @property
+    def logs(self) -> Path:
+        """Logs of builds, boots and checks."""
+        return self.folder("logs")
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep ``quell clean`` away for as long as this is held (shared between users)."""
+        with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", shared=True):
+            yield
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Hold the lock ``name`` (letters, digits, ``.-_``) against every other process.
+
+        Says so when it has to wait. May be taken again inside itself.
+        """
+        with self.in_use(), _flock(self.folder("locks") / f"{name}.lock"):
+            yield
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the whole cache alone; UsageError at once when anyone is using it."""
+        with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", wait=False):
+            yield
+
+
+@contextmanager
+def _flock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    if path in _held:
+        _held[path] += 1
+        try:
+            yield
+        finally:
+            _held[path] -= 1
+        return
+    fd = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait)
+    _held[path] = 1
+    try:
+        if not shared:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        del _held[path]
+        os.close(fd)
+
+
+def _acquire(path: Path, kind: int, wait: bool) -> int:
+    told = False
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise UsageError(
+                        "another quell is using the cache; try again when it is done"
+                    ) from None
+                if not told:
+                    holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+                    who = f" (process {holder})" if holder and kind == fcntl.LOCK_EX else ""
+                    ui.note(f"waiting for another quell{who} that holds {path.stem} ...")
+                    told = True
+                fcntl.flock(fd, kind)
+            # clean removes lock files: what we hold must be what others will open.
+            try:
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    return fd
+            except FileNotFoundError:
+                pass
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+@contextmanager
+def atomic_dir(final: Path) -> Iterator[Path]:
+    """Build the folder ``final`` in a temporary one beside it, renamed once complete.
+
+    Yields the temporary folder; on any exception it is removed and nothing
+    appears. An existing ``final`` is replaced. A killed process leaves only a
+    ``.tmp-`` folder, which the next one of the same name removes: hold a lock.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for stale in final.parent.glob(f".tmp-{final.name}-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    temp = Path(tempfile.mkdtemp(prefix=f".tmp-{final.name}-", dir=final.parent))
+    try:
+        temp.chmod(0o755)
+        yield temp
+        if final.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".tmp-{final.name}-", dir=final.parent))
+            final.rename(old / "old")
+            temp.rename(final)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            temp.rename(final)
+    except BaseException:
+        shutil.rmtree(temp, ignore_errors=True)
+        raise
+
+
+def write_atomic(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
+    """Replace the file ``path`` as a whole; ``mode`` (default 0o644) is its permissions."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644 if mode is None else mode)
+        os.rename(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def require_space(where: Path, needed: int, what: str) -> None:
+    """UsageError unless ``needed`` bytes are free on the disk of ``where``; ``what`` needs them."""
+    probe = where.absolute()
+    while not probe.exists():
+        probe = probe.parent
+    free = shutil.disk_usage(probe).free
+    if free < needed:
+        raise UsageError(
+            f"{what} needs {ui.size(needed)} of disk space, but {probe} has {ui.size(free)} free; "
+            "set QUELL_CACHE to a folder on a larger disk"
+        )
+
+
+def tree_size(path: Path) -> int:
+    """Bytes of disk used under ``path``, hard links counted once, as ``du`` does."""
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    stack = [path]
+    while stack:
+        try:
+            entries = list(os.scandir(stack.pop()))
+        except (NotADirectoryError, FileNotFoundError):
+            continue
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            if entry.is_dir(follow_symlinks=False):
+                stack.append(Path(entry.path))
+            elif (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+    return total

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Debian packages that the lab needs, and how they get here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import proc, ui
+from quell.errors import QuellError, UsageError
+
+# apt-get gives up in a minute or so, and waits for another apt-get.
+APT_OPTIONS = (
+    "-o", "Acquire::Retries=2",
+    "-o", "Acquire::http::Timeout=20",
+    "-o", "Acquire::https::Timeout=20",
+    "-o", "DPkg::Lock::Timeout=300",
+)  # fmt: skip
+APT_ENV = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+
+
+@dataclass(frozen=True)
+class Prerequisite:
+    """A program (``need`` has no slash) or a file, and the Debian package that has it."""
+
+    need: str
+    package: str
+    why: str
+
+    def present(self) -> bool:
+        """Whether it is here."""
+        if self.need.startswith("/"):
+            return Path(self.need).exists()
+        return which(self.need) is not None
+
+
+BUILD = (
+    Prerequisite("gcc", "gcc", "compiles the kernels and workloads"),
+    Prerequisite("/usr/include/stdio.h", "libc6-dev", "compiles the workloads"),
+    Prerequisite("make", "make", "builds the kernels"),
+    Prerequisite("flex", "flex", "builds the kernels' configuration tool"),
+    Prerequisite("bison", "bison", "builds the kernels' configuration tool"),
+    Prerequisite("bc", "bc", "builds the kernels"),
+    Prerequisite("perl", "perl", "builds the kernels, checkpatch"),
+    Prerequisite("/usr/include/libelf.h", "libelf-dev", "builds the kernels' objtool"),
+    Prerequisite("/usr/include/openssl/ssl.h", "libssl-dev", "builds the kernels"),
+    Prerequisite("ccache", "ccache", "makes the second kernel and rebuilds quick"),
+    Prerequisite("xz", "xz-utils", "unpacks the kernel source"),
+    Prerequisite("cpio", "cpio", "builds the kernels"),
+    Prerequisite("git", "git", "applies the hooks"),
+)
+VM = (
+    Prerequisite("qemu-system-x86_64", "qemu-system-x86", "runs the VMs"),
+    Prerequisite("depmod", "kmod", "starts the VMs"),
+    Prerequisite("mkfs.ext4", "e2fsprogs", "makes the workloads' disks"),
+)
+ALL = BUILD + VM
+
+
+def which(program: str) -> str | None:
+    """The path of a program, looked for in the system folders of root too."""
+    path = os.environ.get("PATH", os.defpath)
+    return shutil.which(program, path=f"{path}:/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def missing(wanted: Sequence[Prerequisite] = ALL) -> list[Prerequisite]:
+    """Those of ``wanted`` that are not here."""
+    return [item for item in wanted if not item.present()]
+
+
+def install_command(items: Iterable[Prerequisite]) -> str:
+    """The command line that installs them, as root."""
+    packages = " ".join(dict.fromkeys(item.package for item in items))
+    return f"apt-get install --no-install-recommends {packages}"
+
+
+def ensure(wanted: Sequence[Prerequisite] = ALL) -> None:
+    """Install what is missing of ``wanted``; nothing to do costs no time."""
+    install(missing(wanted))
+
+
+def install(items: Sequence[Prerequisite]) -> None:
+    """Install the Debian packages of ``items``.
+
+    Asks on a terminal; as root without one says so and goes on. Raises
+    UsageError with the command to type when not root or when refused.
+    """
+    if not items:
+        return
+    needs = ", ".join(dict.fromkeys(item.package for item in items))
+    command = install_command(items)
+    if os.geteuid() != 0:
+        raise UsageError(f"Debian packages are missing: {needs}; run: sudo {command}")
+    if apt_get() is None:
+        raise UsageError(f"missing here: {needs}; install them with your system's package tool")
+    if ui.can_ask():
+        if not ui.ask(f"Debian packages are missing: {needs}. Install them now?"):
+            raise UsageError(f"Debian packages are missing: {needs}; run: {command}")
+    else:
+        ui.note(f"installing Debian packages: {needs}")
+    packages = tuple(dict.fromkeys(item.package for item in items))
+    try:
+        _apt_install(packages)
+    except QuellError:
+        # The lists may be missing or old.
+        update_error = apt_update()
+        try:
+            _apt_install(packages)
+        except QuellError as error:
+            if update_error is not None:
+                raise update_error from error
+            raise UsageError(
+                f"the Debian packages {needs} could not be installed: {network_hint(error.detail)}",
+                detail=error.detail,
+            ) from error
+    still = missing(items)
+    if still:
+        raise UsageError(f"still missing after installing: {', '.join(i.need for i in still)}")
+
+
+def apt_get() -> str | None:
+    """The path of apt-get, None on a system without."""
+    return which("apt-get")
+
+
+def _apt_install(packages: Sequence[str]) -> None:
+    proc.run(
+        ["apt-get", *APT_OPTIONS, "install", "-y", "-qq", "--no-install-recommends", *packages],
+        env=APT_ENV,
+        timeout=1800,
+    )
+
+
+def apt_update() -> UsageError | None:
+    """Refresh apt's package lists; the error, if any, naming the network when it is that.
+
+    It is for the caller to raise: one broken list need not be the one that matters.
+    """
+    ui.note("refreshing the package lists (apt-get update)")
+    try:
+        # Without Error-Mode=any apt-get update succeeds when nothing could be fetched.
+        proc.run(
+            ["apt-get", *APT_OPTIONS, "-o", "APT::Update::Error-Mode=any", "update", "-qq"],
+            env=APT_ENV,
+            timeout=300,
+        )
+    except proc.Timeout:
+        return UsageError("no network: apt-get update did not end in 5 minutes")
+    except QuellError as error:
+        return UsageError(
+            f"apt-get update failed: {network_hint(error.detail)}", detail=error.detail
+        )
+    return None
+
+
+_NETWORK_SIGNS = (
+    "could not resolve",
+    "temporary failure",
+    "could not connect",
+    "unable to connect",
+    "cannot initiate the connection",
+    "connection timed out",
+    "connection refused",
+    "network is unreachable",
+    "failed to fetch",
+)
+
+
+def network_hint(output: str) -> str:
+    """What apt-get's output says of the cause, in a few words."""
+    text = output.lower()
+    if any(sign in text for sign in _NETWORK_SIGNS):
+        return "there is no network, or the package server does not answer"
+    if "permission denied" in text or "are you root" in text:
+        return "it needs root"
+    if "no space left" in text or "enough free space" in text:
+        return "there is no disk space left"
+    return "apt-get says why"

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Running programs so that nothing is left behind.
+
+Every program gets a process group of its own, which is ended on a time-out,
+on Ctrl-C and on any exception. Two things cover our own violent death: the
+kernel signals the program (PR_SET_PDEATHSIG), and a guard process, which holds
+the other end of a pipe to us, ends the whole group when that pipe closes. The
+guard is the group's leader, so the group's number stays ours until it is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from quell.errors import QuellError, UsageError
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+# Seconds between SIGTERM and SIGKILL to a group.
+_GRACE_S = 3.0
+# Nothing is ever written to it: its input ends when we do. Group 0 is its own.
+_GUARD = "trap '' TERM INT HUP QUIT; read -r line; kill -s TERM 0; sleep 2; kill -s KILL 0"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended. ``returncode`` is negative for a signal, as in subprocess."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Timeout(QuellError):
+    """A program ran longer than its time-out and was ended; ``stdout`` is what it wrote."""
+
+    def __init__(self, message: str, stdout: str, stderr: str, log: Path | None) -> None:
+        super().__init__(message, log=log)
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+def _die_with_parent(parent: int) -> Callable[[], None]:
+    def setup() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # died before the line above
+            os._exit(1)
+
+    return setup
+
+
+def _guard() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
+
+
+def _end_group(guard: subprocess.Popen[bytes], child: subprocess.Popen[bytes] | None) -> None:
+    """TERM the group and give the program a grace period, then KILL what is left, guard included.
+
+    Nothing waits for the others to vanish: they may stay zombies for as long
+    as init likes.
+    """
+    try:
+        if child is not None and child.poll() is None:
+            os.killpg(guard.pid, signal.SIGTERM)
+            try:
+                child.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+    finally:
+        os.killpg(guard.pid, signal.SIGKILL)
+        if child is not None:
+            child.wait()
+        guard.wait()
+        assert guard.stdin is not None
+        guard.stdin.close()
+
+
+def _missing(argv: Sequence[str], error: OSError) -> QuellError:
+    if isinstance(error, FileNotFoundError) and error.filename == argv[0]:
+        return UsageError(
+            f"the program {argv[0]} is missing; ./quell doctor says how to install it"
+        )
+    return UsageError(f"cannot run {argv[0]}: {error.strerror}: {error.filename}")
+
+
+class _Lines:
+    """Splits a stream into lines for a callback; a carriage return ends a line too."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self.on_line = on_line
+        self.rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self.rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            self.on_line(line.decode(errors="replace"))
+
+    def end(self) -> None:
+        if self.rest:
+            self.on_line(self.rest.decode(errors="replace"))
+            self.rest = b""
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    log: Path | None = None,
+    stdin: str | bytes | IO[bytes] | int | None = None,
+    check: bool = True,
+    on_line: Callable[[str], None] | None = None,
+) -> Result:
+    """Run a program to its end and return what it wrote.
+
+    ``env`` is added to our own environment. ``timeout`` is in seconds.
+    ``stdin`` is text or bytes to feed, or a file; None means /dev/null.
+    With ``log`` or ``on_line``, stderr is joined with stdout: all of it goes to
+    the file ``log`` (appended to), line by line to ``on_line``, and is returned
+    as ``stdout``.
+
+    Raises UsageError when the program is missing, Timeout on a time-out, and
+    with ``check`` QuellError when it exits with anything but 0 (its last
+    lines are the detail).
+    """
+    args = [str(arg) for arg in argv]
+    merged = log is not None or on_line is not None
+    feed: bytes | None = None
+    source: IO[bytes] | int = subprocess.DEVNULL
+    if isinstance(stdin, (str, bytes)):
+        feed = stdin.encode() if isinstance(stdin, str) else stdin
+        source = subprocess.PIPE
+    elif stdin is not None:
+        source = stdin
+    with ExitStack() as stack:
+        log_file = stack.enter_context(log.open("ab")) if log is not None else None
+        out: list[bytes] = []
+        err: list[bytes] = []
+        child: subprocess.Popen[bytes] | None = None
+        guard = _guard()
+        try:
+            try:
+                child = subprocess.Popen(
+                    args,
+                    cwd=cwd,
+                    env={**os.environ, **env} if env is not None else None,
+                    stdin=source,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                    process_group=guard.pid,
+                    preexec_fn=_die_with_parent(os.getpid()),
+                )
+            except OSError as error:
+                raise _missing(args, error) from error
+            timed_out = _pump(child, feed, timeout, out, err, log_file, on_line)
+            if not timed_out:
+                child.wait()
+        finally:
+            # Also when all went well: what the program left behind goes too.
+            _end_group(guard, child)
+            for stream in (child.stdin, child.stdout, child.stderr) if child else ():
+                if stream is not None:
+                    stream.close()
+    stdout = b"".join(out).decode(errors="replace")
+    stderr = b"".join(err).decode(errors="replace")
+    if timed_out:
+        raise Timeout(f"{args[0]} did not end within {timeout:g} s", stdout, stderr, log)
+    if check and child.returncode != 0:
+        raise QuellError(
+            f"{args[0]} {how_ended(child.returncode)}",
+            detail=tail(stderr or stdout),
+            log=log,
+        )
+    return Result(child.returncode, stdout, stderr)
+
+
+def _pump(
+    child: subprocess.Popen[bytes],
+    feed: bytes | None,
+    timeout: float | None,
+    out: list[bytes],
+    err: list[bytes],
+    log_file: IO[bytes] | None,
+    on_line: Callable[[str], None] | None,
+) -> bool:
+    """Move data until the program ends; True when the time-out came first."""
+    assert child.stdout is not None
+    lines = _Lines(on_line) if on_line is not None else None
+    deadline = None if timeout is None else time.monotonic() + timeout
+    # The exit of the program ends it all, even if a stray child keeps the pipes open.
+    pidfd = os.pidfd_open(child.pid)
+    selector = selectors.DefaultSelector()
+    try:
+        selector.register(pidfd, selectors.EVENT_READ, None)
+        selector.register(child.stdout, selectors.EVENT_READ, out)
+        if child.stderr is not None:
+            selector.register(child.stderr, selectors.EVENT_READ, err)
+        if child.stdin is not None:
+            os.set_blocking(child.stdin.fileno(), False)
+            selector.register(child.stdin, selectors.EVENT_WRITE, None)
+        pending = memoryview(feed or b"")
+        ended = False
+        while True:
+            # Once ended, only take what is already in the pipes.
+            wait = 0.0 if ended else None
+            if not ended and deadline is not None:
+                wait = deadline - time.monotonic()
+                if wait <= 0:
+                    return True
+            events = selector.select(wait)
+            if ended and not events:
+                break
+            for key, _ in events:
+                if key.fileobj is pidfd or key.fd == pidfd:
+                    ended = True
+                    selector.unregister(pidfd)
+                elif key.fileobj is child.stdin:
+                    assert child.stdin is not None
+                    try:
+                        pending = pending[os.write(key.fd, pending[:65536]) :]
+                    except BrokenPipeError:
+                        pending = pending[:0]
+                    if not pending:
+                        selector.unregister(child.stdin)
+                        child.stdin.close()
+                else:
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                        continue
+                    key.data.append(data)
+                    if log_file is not None:
+                        log_file.write(data)
+                        log_file.flush()
+                    if lines is not None:
+                        lines.feed(data)
+            if ended and not selector.get_map():
+                break
+        if lines is not None:
+            lines.end()
+        return False
+    finally:
+        selector.close()
+        os.close(pidfd)
+
+
+def run_foreground(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run an interactive program on our own terminal; its exit code (128 + N for a signal).
+
+    It stays in our process group, so it owns the terminal and gets Ctrl-C
+    itself; we ignore Ctrl-C until it ends. It is signalled if we die.
+    """
+    args = [str(arg) for arg in argv]
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def setup() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    try:
+        try:
+            child = subprocess.Popen(
+                args,
+                cwd=cwd,
+                env={**os.environ, **env} if env is not None else None,
+                preexec_fn=setup,
+            )
+        except OSError as error:
+            raise _missing(args, error) from error
+        try:
+            code = child.wait()
+        except BaseException:
+            child.terminate()
+            try:
+                child.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            raise
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    return code if code >= 0 else 128 - code
+
+
+def how_ended(returncode: int) -> str:
+    """``failed with exit code 3`` or ``was ended by signal 9``."""
+    if returncode < 0:
+        return f"was ended by signal {-returncode}"
+    return f"failed with exit code {returncode}"
+
+
+def tail(text: str, lines: int = 20) -> str:
+    """The last ``lines`` lines of a text."""
+    return "\n".join(text.rstrip().splitlines()[-lines:])

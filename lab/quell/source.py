@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where the kernel source comes from: Debian's package, or a 6.12 tree of the user's own.
+
+Both end up in the cache, pristine, keyed by content; nothing here is ever
+written to again, and the user's own tree never is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import prereq, proc, ui
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, atomic_dir, require_space
+
+PACKAGE = "linux-source-6.12"
+SERIES = (6, 12)
+# Bytes: package 0.2, source 1.7, two build trees 1 each, compiler cache 2, disk
+# images and kernels 2, and what `quell tree` and the checks take.
+NEEDED_SPACE = 12_000_000_000
+_SOURCE_SPACE = 2_500_000_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """A pristine kernel source.
+
+    ``version`` is Linux's own (``6.12.117``), ``tree`` the folder, never
+    written to, ``key`` names its content.
+    """
+
+    version: str
+    tree: Path
+    key: str
+
+
+def kernel_version(tree: Path) -> str:
+    """The version that a tree's Makefile states. UsageError when it is no kernel tree."""
+    try:
+        with (tree / "Makefile").open(errors="replace") as file:
+            head = file.read(4096)
+    except OSError:
+        head = ""
+    found: dict[str, str] = dict(
+        re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION) *= *(\S*)$", head, re.M)
+    )
+    if not {"VERSION", "PATCHLEVEL"} <= found.keys() or not (tree / "Kconfig").exists():
+        raise UsageError(f"{tree} is not a Linux source tree")
+    version = f"{found['VERSION']}.{found['PATCHLEVEL']}"
+    if found.get("SUBLEVEL"):
+        version += f".{found['SUBLEVEL']}"
+    return version + found.get("EXTRAVERSION", "")
+
+
+def check_version(tree: Path) -> str:
+    """The version of a tree, UsageError unless it is of the series that Quell's hooks are for."""
+    version = kernel_version(tree)
+    wanted = f"{SERIES[0]}.{SERIES[1]}"
+    if not re.match(rf"{re.escape(wanted)}(?!\d)", version):
+        raise UsageError(f"{tree} is Linux {version}, but Quell is for Linux {wanted}")
+    return version
+
+
+def get_source(cache: Cache, kernel_tree: Path | None) -> Source:
+    """The source asked for: ``--kernel-tree``'s, or Debian's."""
+    return debian_source(cache) if kernel_tree is None else user_tree(kernel_tree, cache)
+
+
+def present_source(cache: Cache) -> Source | None:
+    """Debian's source if it is in the cache already, the newest one."""
+    records = sorted(
+        cache.root.glob("source/debian-*/source.json"), key=lambda path: path.stat().st_mtime
+    )
+    return _load(records[-1].parent) if records else None
+
+
+def _load(folder: Path) -> Source:
+    record = json.loads((folder / "source.json").read_text())
+    return Source(version=record["version"], tree=folder / "linux", key=folder.name)
+
+
+def _store(folder: Path, origin: str) -> None:
+    version = check_version(folder / "linux")
+    record = {"version": version, "origin": origin}
+    (folder / "source.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def debian_source(cache: Cache) -> Source:
+    """Debian's ``linux-source-6.12``, fetched with ``apt-get download`` on first use.
+
+    A package put into the cache's downloads folder is taken as it is. Raises
+    UsageError when there is no network, no disk space, no apt-get or no such package.
+    """
+    with cache.lock("source"):
+        source = present_source(cache)
+        if source is not None:
+            return source
+        require_space(cache.root, NEEDED_SPACE, "building and comparing the kernels")
+        prereq.ensure([item for item in prereq.BUILD if item.need == "xz"])
+        package = _downloaded(cache) or _download(cache)
+        with package.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        deb_version = proc.run(["dpkg-deb", "-f", package, "Version"]).stdout.strip()
+        # The kernel's Makefile cannot live under a path with a colon or a space.
+        safe = re.sub(r"[^A-Za-z0-9.+-]", "-", deb_version)
+        final = cache.source / f"debian-{safe}-{digest[:12]}"
+        with atomic_dir(final) as temp:
+            _extract(package, temp)
+            _store(temp, f"{PACKAGE} {deb_version}")
+        return _load(final)
+
+
+def _downloaded(cache: Cache) -> Path | None:
+    packages = sorted(
+        cache.downloads.glob(f"{PACKAGE}_*.deb"), key=lambda path: path.stat().st_mtime
+    )
+    return packages[-1] if packages else None
+
+
+def _download(cache: Cache) -> Path:
+    if prereq.apt_get() is None:
+        raise UsageError(
+            f"there is no apt-get here to fetch Debian's {PACKAGE} with; "
+            "give a 6.12 tree of your own: --kernel-tree DIR"
+        )
+    try:
+        return _apt_download(cache)
+    except QuellError:
+        # Package lists that are missing or older than the archive.
+        update_error = prereq.apt_update()
+    try:
+        return _apt_download(cache)
+    except QuellError as error:
+        if update_error is not None:
+            raise update_error from error
+        if "unable to locate package" in error.detail.lower():
+            raise UsageError(
+                f"the package lists here have no {PACKAGE} (it is in Debian 12's security "
+                "archive); add that, or give a 6.12 tree of your own: --kernel-tree DIR"
+            ) from error
+        raise UsageError(
+            f"{PACKAGE} could not be fetched: {prereq.network_hint(error.detail)}",
+            detail=error.detail,
+        ) from error
+
+
+def _apt_download(cache: Cache) -> Path:
+    apt = ["apt-get", *prereq.APT_OPTIONS, "-q"]
+    uris = proc.run(
+        [*apt, "--print-uris", "download", PACKAGE], env=prereq.APT_ENV, timeout=60
+    ).stdout
+    size = re.search(r"^'[^']*' \S+ (\d+)", uris, re.M)
+    with atomic_dir(cache.downloads / "fetch") as temp:
+        with (
+            ui.progress(
+                f"fetching Debian's {PACKAGE}", int(size.group(1)) if size else None
+            ) as bar,
+            _ticker(lambda: bar.update(completed=_bytes_in(temp))),
+        ):
+            proc.run([*apt, "download", PACKAGE], cwd=temp, env=prereq.APT_ENV, timeout=3600)
+        packages = list(temp.glob("*.deb"))
+        if not packages:
+            raise QuellError(f"apt-get fetched no {PACKAGE}")
+        package = cache.downloads / packages[0].name
+        packages[0].rename(package)
+    shutil.rmtree(cache.downloads / "fetch", ignore_errors=True)
+    return package
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size
+        except OSError:
+            pass
+    return total
+
+
+@contextmanager
+def _ticker(action: Callable[[], None]) -> Iterator[None]:
+    """Call ``action`` twice a second from a thread while the block runs."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(0.5):
+            action()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _extract(package: Path, temp: Path) -> None:
+    """Unpack the package's tar archive into ``temp``/linux."""
+    inner = temp / "package"
+    proc.run(["dpkg-deb", "-x", package, inner])
+    archives = list(inner.glob("usr/src/linux-source-*.tar.xz"))
+    if not archives:
+        raise QuellError(f"{package.name} has no kernel source inside")
+    totals = proc.run(["xz", "--robot", "--list", archives[0]]).stdout
+    size = re.search(r"^totals\t\d+\t\d+\t\d+\t(\d+)", totals, re.M)
+    tree = temp / "linux"
+    tree.mkdir()
+    # One checkpoint is 10 KiB, tar's record.
+    every = 500
+    with ui.progress("unpacking the kernel source", int(size.group(1)) if size else None) as bar:
+
+        def on_line(line: str) -> None:
+            if line == "checkpoint":
+                bar.advance(every * 10240)
+
+        proc.run(
+            [
+                "tar", "-xJf", archives[0], "-C", tree, "--strip-components=1", "--no-same-owner",
+                f"--checkpoint={every}", "--checkpoint-action=exec=echo checkpoint",
+            ],
+            on_line=on_line,
+            timeout=3600,
+        )  # fmt: skip
+    shutil.rmtree(inner)
+
+
+# Git as a plain tool: no configuration, hooks or external programs of the
+# user's, and no write to an index that is not ours.
+GIT_ENV = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C.UTF-8",
+}
+
+
+def git(*args: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run git in ``cwd`` and return its standard output."""
+    argv = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *args]
+    return proc.run(argv, cwd=cwd, env={**GIT_ENV, **(env or {})}).stdout
+
+
+def user_tree(tree: Path, cache: Cache) -> Source:
+    """A copy in the cache of the user's own 6.12 tree, which is only read.
+
+    In a git checkout that is what git knows and does not ignore, else
+    everything the tree's own ``.gitignore`` files do not call build products.
+    UsageError when it is no kernel tree, of another version, or has Quell in it.
+    """
+    if not tree.is_dir():
+        raise UsageError(f"there is no folder {tree}")
+    tree = tree.resolve()
+    check_version(tree)
+    if (tree / "mm/Kconfig.quell").exists() or (tree / ".git/quell.json").exists():
+        raise UsageError(
+            f"{tree} has Quell applied already; give a tree without (to work on Quell's own "
+            "code, use ./quell tree --refresh, then ./quell build)"
+        )
+    prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
+    with cache.lock("source"):
+        names, key = _user_files(tree)
+        final = cache.source / f"user-{key}"
+        if (final / "source.json").exists():
+            return _load(final)
+        require_space(cache.root, NEEDED_SPACE, "building and comparing the kernels")
+        with atomic_dir(final) as temp:
+            _copy(tree, names, temp / "linux")
+            _store(temp, str(tree))
+        return _load(final)
+
+
+def _user_files(tree: Path) -> tuple[list[str], str]:
+    """The names of a tree's source files, and a key for their content."""
+    digest = hashlib.sha256()
+    if _is_checkout(tree):
+        names = _split(
+            git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=tree)
+        )
+        digest.update(git("rev-parse", "HEAD", cwd=tree).encode())
+        digest.update(
+            git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD", cwd=tree).encode()
+        )
+        others = _split(git("ls-files", "-z", "--others", "--exclude-standard", cwd=tree))
+        for name in sorted(others):
+            digest.update(name.encode() + b"\0" + (tree / name).read_bytes())
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            env = {"GIT_DIR": f"{scratch}/git", "GIT_WORK_TREE": str(tree)}
+            git("init", "-q", "--template=", cwd=Path(scratch), env={"GIT_DIR": env["GIT_DIR"]})
+            names = _split(
+                git("ls-files", "-z", "--others", "--exclude-standard", cwd=tree, env=env)
+            )
+        digest.update(str(tree).encode())
+        for name in sorted(names):
+            status = (tree / name).lstat()
+            digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    names = sorted({name for name in names if os.path.lexists(tree / name)})
+    return names, digest.hexdigest()[:16]
+
+
+def _is_checkout(tree: Path) -> bool:
+    # A tree below someone else's repository is not a checkout of its own.
+    if not (tree / ".git").exists():
+        return False
+    try:
+        return Path(git("rev-parse", "--show-toplevel", cwd=tree).strip()).resolve() == tree
+    except QuellError:
+        return False
+
+
+def _split(output: str) -> list[str]:
+    return [name for name in output.split("\0") if name]
+
+
+def _copy(tree: Path, names: list[str], target: Path) -> None:
+    with ui.progress(f"copying {tree}", len(names)) as bar:
+        for name in names:
+            source = tree / name
+            if source.is_dir() and not source.is_symlink():
+                continue  # a nested repository
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy, follow_symlinks=False)
+            bar.advance()

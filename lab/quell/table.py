@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Comparisons as tables for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from quell import machine, measure, stats, ui
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES = {stats.BETTER: "green", stats.WORSE: "red"}
+_ALL = {m.name: m for m in (*measure.METRICS, measure.GUEST_INSTRUCTIONS)}
+# Width of a table that goes to a file or a pipe.
+_WIDTH = 125
+
+
+def number(value: float | int | None) -> str:
+    """A figure in at most 7 characters: 12,345, 1.234, 957.4k; "-" for None."""
+    if value is None:
+        return "-"
+    if abs(value) >= 100_000:
+        for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+            if abs(value) >= size:
+                return f"{value / size:.{_digits(value / size)}f}{unit}"
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.{_digits(value)}f}"
+
+
+def _digits(value: float) -> int:
+    """Decimals that leave four significant digits."""
+    return 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
+
+
+def span(side: Mapping[str, Any] | None) -> str:
+    """``median (min-max)`` of one kernel's runs."""
+    if side is None:
+        return "-"
+    text = number(side["median"])
+    low, high = number(side["min"]), number(side["max"])
+    return text if low == high else f"{text} ({low}-{high})"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio; "-" when there is none (something against nothing)."""
+    return "-" if value is None else f"{value:.3f}"
+
+
+def order(comparison: Mapping[str, Any], *, emulated: bool) -> list[str]:
+    """The figures of a comparison as rows: those that matter first, then the rest.
+
+    With ``emulated``, what emulation leaves as it is comes before times.
+    """
+    metrics, extras, own = (comparison[k] for k in ("metrics", "extras", "figures"))
+    first = [n for n in comparison.get("matters", []) if n in metrics or n in extras or n in own]
+    rest = [n for n in metrics if n not in first]
+    # The sort is stable: within both groups the order stays.
+    names = [*first, *rest]
+    if emulated:
+        carries = {n for n in names if n not in _ALL or _ALL[n].carries_over}
+        carries -= {n for n in own if own[n]["unit"] in ("s", "ms", "us", "ns")}
+        names = [n for n in first if n in carries]
+        names += [n for n in rest if n in carries]
+        names += [n for n in [*first, *rest] if n not in carries]
+    return [*names, *(n for n in own if n not in names)]
+
+
+def _row(comparison: Mapping[str, Any], name: str) -> tuple[str, Mapping[str, Any]]:
+    """(title with unit, figure) of a row."""
+    if name in comparison["metrics"]:
+        return title(name), comparison["metrics"][name]
+    if name in comparison["figures"]:
+        figure = comparison["figures"][name]
+        more = " (more is better)" if figure["better"] == "higher" else ""
+        return f"{name}, {figure['unit']}{more}".replace(", (", " ("), figure
+    return name, comparison["extras"][name]
+
+
+def title(name: str) -> str:
+    """A metric for people, with its unit: "elapsed, s"."""
+    metric = _ALL.get(name)
+    if metric is None:
+        return name
+    return f"{metric.title}, {metric.unit}" if metric.unit else metric.title
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """Where tables go: stdout, wide enough for a table when it is no terminal."""
+    from rich.console import Console
+
+    target = file or sys.stdout
+    width = None if target.isatty() else _WIDTH
+    return Console(file=target, width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_result(result: Mapping[str, Any], summaries: Mapping[str, str], out: Console) -> None:
+    """A result object as one table per workload; ``summaries`` are one line each by workload."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    environment = result["environment"]
+    emulated = environment["accelerator"]["name"] == "tcg"
+    for comparison in result["comparisons"]:
+        name = comparison["workload"]
+        facts = environment["workloads"][name]
+        memory = machine.format_memory(facts["memory_kb"] * 1024)
+        runs = environment["runs"]
+        head = f"{name}: {summaries.get(name) or ' '.join(facts['command'])}"
+        guest = f"{memory} memory, {facts['cpus']} CPUs, {runs} run{'s' * (runs > 1)} each"
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("figure: median (min-max)", overflow="fold")
+        for column in ("stock", "Quell", "ratio"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("verdict")
+        matters = set(comparison.get("matters", []))
+        for key in order(comparison, emulated=emulated):
+            label, figure = _row(comparison, key)
+            table.add_row(
+                Text(label, style="bold" if key in matters else ""),
+                span(figure["stock"]),
+                span(figure["quell"]),
+                ratio(figure["ratio"]),
+                Text(figure["verdict"] or "-", style=_STYLES.get(figure["verdict"] or "", "")),
+            )
+        out.print(Text(head, style="bold"))
+        out.print(Text(guest))
+        out.print(table)
+
+
+def print_accelerator(result: Mapping[str, Any], out: Console) -> None:
+    """What the accelerator means for the figures, in a line or two."""
+    environment = result["environment"]
+    accelerator = environment["accelerator"]
+    kernels = environment["kernels"]
+    releases = f"{kernels['stock']['release']} against {kernels['quell']['release']}"
+    out.print(f"Linux {environment['kernel_source']}: {releases}")
+    out.print(f"{accelerator['name'].upper()} ({accelerator['reason']}): {accelerator['times']}.")
+    if accelerator["name"] == "tcg":
+        names = [m.title for m in measure.METRICS if m.carries_over]
+        out.print(f"What carries over to hardware comes first: {', '.join(names)}.")
+
+
+def print_claims(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
+    """The project's figures: what is claimed, what was measured, whether it holds."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("workload", "memory", "figure", "claim", "stock", "Quell", "ratio", ""):
+        table.add_column(column, no_wrap=column != "claim")
+    for row in rows:
+        table.add_row(
+            row["workload"] + (f" ({row['quell_args']})" if row["quell_args"] else ""),
+            row["memory"],
+            title(row["metric"]),
+            row["claim"],
+            number(row["stock"]["median"]),
+            number(row["quell"]["median"]),
+            ratio(row["ratio"]),
+            Text(*(("holds", "green") if row["holds"] else ("does not hold", "bold red"))),
+        )
+    out.print(table)
+
+
+def kept(folder: object) -> None:
+    """Tell where a result and its runs' output are kept."""
+    ui.note(f"kept in {folder}")

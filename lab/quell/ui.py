@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Messages and progress. Standard output carries results only; all of this goes to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """With ``quiet``, notes and progress are left out; warnings stay."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Whether ``--quiet`` was given."""
+    return _quiet
+
+
+def note(text: str) -> None:
+    """Tell the user what is being done."""
+    if not _quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Tell the user about something that may matter; shown with ``--quiet`` too."""
+    print(f"quell: warning: {text}", file=sys.stderr, flush=True)
+
+
+def ask(question: str) -> bool:
+    """Ask a yes/no question on the terminal (default yes). Call it only when ``can_ask()``."""
+    print(f"{question} [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    return answer != "" and answer.strip().lower() in ("", "y", "yes")
+
+
+def can_ask() -> bool:
+    """Whether there is a person on a terminal to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Progress(Protocol):
+    """What ``progress()`` yields."""
+
+    def advance(self, amount: float = 1) -> None:
+        """Move on by ``amount`` of the total's unit."""
+
+    def update(
+        self,
+        *,
+        completed: float | None = None,
+        total: float | None = None,
+        description: str | None = None,
+    ) -> None:
+        """Set any of the three."""
+
+
+class _Plain:
+    """Progress as lines for logs: at every tenth part, at most one per interval."""
+
+    interval_s = 10.0
+
+    def __init__(self, description: str, total: float | None) -> None:
+        self.description = description
+        self.total = total
+        self.completed = 0.0
+        self.start = self.last = time.monotonic()
+        if not _quiet:
+            note(f"{description} ...")
+
+    def advance(self, amount: float = 1) -> None:
+        self.update(completed=self.completed + amount)
+
+    def update(
+        self,
+        *,
+        completed: float | None = None,
+        total: float | None = None,
+        description: str | None = None,
+    ) -> None:
+        if total is not None:
+            self.total = total
+        if description is not None:
+            self.description = description
+        if completed is not None:
+            self.completed = completed
+        now = time.monotonic()
+        if now - self.last < self.interval_s:
+            return
+        self.last = now
+        if self.total and 0 < self.completed <= self.total:
+            left = (now - self.start) * (self.total - self.completed) / self.completed
+            share = 100 * self.completed / self.total
+            note(f"{self.description}: {share:.0f} %, about {duration(left)} left")
+        else:
+            note(f"{self.description}: {duration(now - self.start)} so far")
+
+    def close(self, done: bool) -> None:
+        if done:
+            note(f"{self.description}: done in {duration(time.monotonic() - self.start)}")
+
+
+def duration(seconds: float) -> str:
+    """A duration in seconds as people write it: ``8 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(count: int) -> str:
+    """A number of bytes as people write it: ``12 MB``, ``1.5 GB`` (powers of ten)."""
+    if count < 1_000_000:
+        return f"{count / 1000:.0f} kB"
+    if count < 1_000_000_000:
+        return f"{count / 1_000_000:.0f} MB"
+    return f"{count / 1_000_000_000:.1f} GB"
+
+
+@contextmanager
+def progress(description: str, total: float | None = None) -> Iterator[Progress]:
+    """A progress bar with the time left on a terminal, plain lines elsewhere, nothing if quiet.
+
+    ``total`` in any unit, None when unknown. Yields a ``Progress``.
+    """
+    if _quiet or not sys.stderr.isatty():
+        plain = _Plain(description, total)
+        try:
+            yield plain
+        except BaseException:
+            plain.close(False)
+            raise
+        plain.close(True)
+        return
+
+    # rich costs a tenth of a second to import: only where a bar is drawn.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as RichProgress
+
+    bar = RichProgress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        # rich would also capture stdout, which carries results.
+        redirect_stdout=False,
+    )
+
+    class _Rich:
+        def advance(self, amount: float = 1) -> None:
+            bar.advance(task, amount)
+
+        def update(
+            self,
+            *,
+            completed: float | None = None,
+            total: float | None = None,
+            description: str | None = None,
+        ) -> None:
+            bar.update(task, completed=completed, total=total, description=description)
+
+    with bar:
+        task = bar.add_task(description, total=total)
+        yield _Rich()

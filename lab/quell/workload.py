@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Workloads: their descriptions (workloads/NAME/workload.toml), programs and data images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quell import machine, measure, prereq, proc, ui
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, atomic_dir, repo_root, require_space
+
+MIB = 1 << 20
+_CC = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+# Programs under emulation with an instruction counter run on one host thread.
+DETERMINISTIC_SLOWDOWN = 5
+
+
+@dataclass(frozen=True)
+class Data:
+    """An ext4 image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty."""
+
+    make: tuple[str, ...]
+    size: str = ""
+
+    def bytes_for(self, memory: int) -> int:
+        """Bytes of data for a guest with ``memory`` bytes: "4x" is four times that; 0 if unset."""
+        if not self.size:
+            return 0
+        if self.size.endswith("x"):
+            return int(float(self.size[:-1]) * memory)
+        return machine.parse_memory(self.size)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One folder under workloads/: the fields of its workload.toml.
+
+    ``memory`` (bytes) and ``cpus`` are the guest's defaults, ``timeout`` is in
+    seconds, ``version`` rises whenever results stop being comparable.
+    """
+
+    name: str
+    version: int
+    summary: str
+    origin: str
+    stresses: str
+    matters: tuple[str, ...]
+    memory: int
+    cpus: int
+    folder: Path
+    sources: tuple[str, ...]
+    data: Data | None
+    argv: tuple[str, ...]
+    timeout: float
+
+
+class _Reader:
+    """Takes typed values out of a TOML table, naming what is wrong and where."""
+
+    def __init__(self, table: Mapping[str, Any], where: str) -> None:
+        self.table = dict(table)
+        self.where = where
+
+    def wrong(self, key: str, should: str) -> QuellError:
+        return QuellError(f"{self.where}: {key} should be {should}")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.table.pop(key, default)
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong(key, "a text")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.table.pop(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.wrong(key, "a whole number from 1")
+        return value
+
+    def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        value = self.table.pop(key, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+            raise self.wrong(key, "a list of texts")
+        return tuple(value)
+
+    def part(self, key: str) -> _Reader:
+        value = self.table.pop(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return _Reader(value, f"{self.where} [{key}]")
+
+    def end(self) -> None:
+        for key in self.table:
+            raise QuellError(f"{self.where}: there is no field {key}")
+
+
+def load(folder: Path) -> Workload:
+    """The workload in ``folder``; QuellError naming the file and field that is wrong."""
+    file = folder / "workload.toml"
+    try:
+        top = _Reader(tomllib.loads(file.read_text()), str(file))
+    except OSError as error:
+        raise QuellError(f"{file} cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise QuellError(f"{file} is no TOML: {error}") from error
+    guest, program, run = top.part("guest"), top.part("program"), top.part("run")
+    data = None
+    if "data" in top.table:
+        part = top.part("data")
+        if part.text("filesystem", "ext4") != "ext4":
+            raise part.wrong("filesystem", '"ext4"')
+        data = Data(part.texts("make"), part.text("size") if "size" in part.table else "")
+        part.end()
+        if data.size and not re.fullmatch(r"\d+(\.\d+)?x|\d+[KMG]", data.size):
+            raise part.wrong("size", 'a multiple of guest memory ("4x") or a size ("64M")')
+    workload = Workload(
+        name=top.text("name"),
+        version=top.whole("version"),
+        summary=top.text("summary"),
+        origin=top.text("origin"),
+        stresses=top.text("stresses"),
+        matters=top.texts("matters"),
+        memory=machine.parse_memory(guest.text("memory", "256M")),
+        cpus=guest.whole("cpus", 2),
+        folder=folder,
+        sources=program.texts("sources", ()),
+        data=data,
+        argv=run.texts("argv"),
+        timeout=run.whole("timeout_s", 240),
+    )
+    for part in (top, guest, program, run):
+        part.end()
+    if workload.name != folder.name or not _NAME.fullmatch(workload.name):
+        raise top.wrong("name", f'the folder\'s name, "{folder.name}"')
+    if not workload.argv:
+        raise run.wrong("argv", "a command")
+    return workload
+
+
+def known(root: Path | None = None) -> list[str]:
+    """The names of all workloads, sorted."""
+    folder = root or repo_root() / "workloads"
+    return sorted(path.parent.name for path in folder.glob("*/workload.toml"))
+
+
+def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
+    """The named workloads (each may be a comma-separated list), or all when there are none.
+
+    UsageError listing the known ones when a name is unknown.
+    """
+    folder = root or repo_root() / "workloads"
+    there = known(folder)
+    wanted = [part for name in names for part in name.split(",") if part] or there
+    for name in wanted:
+        if name not in there:
+            raise UsageError(
+                f"there is no workload '{name}'; the workloads are: {', '.join(there) or 'none'}"
+            )
+    return [load(folder / name) for name in dict.fromkeys(wanted)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A workload ready to run with a certain guest memory: program and data image in the cache."""
+
+    workload: Workload
+    argv: tuple[str, ...]
+    data: Path | None
+    program: Path | None
+
+
+def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, str]) -> Prepared:
+    """Build the program and make the data image, or find both in the cache.
+
+    ``memory`` is the guest's, in bytes. ``values`` are what {NAME} may be in a
+    command, besides {program}, {workload} (its folder), {data}, {bytes}, {out}:
+    {kernel_source}, {kernel_build} and their {kernel_key}.
+    """
+    base = {**values, "workload": str(workload.folder)}
+    program = _program(workload, cache) if workload.sources else None
+    if program is not None:
+        base["program"] = str(program)
+    data = None
+    if workload.data is not None:
+        size = workload.data.bytes_for(memory)
+        if size:
+            base["bytes"] = str(size)
+        data = _image(workload, workload.data, size, base, cache)
+        base["data"] = measure.DATA_DIR
+    if program is not None:
+        base["program"] = f"{measure.STAGE_DIR}/{program.name}"
+    return Prepared(workload, _fill(workload.argv, base, workload), data, program)
+
+
+def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) -> tuple[str, ...]:
+    def one(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise QuellError(f"workload {workload.name}: nothing is known for {match[0]}")
+        return values[match[1]]
+
+    return tuple(re.sub(r"\{([a-z_]+)\}", one, word) for word in argv)
+
+
+def _program(workload: Workload, cache: Cache) -> Path:
+    """The workload's program, built when its sources, headers or the compiler changed."""
+    digest = hashlib.sha256(" ".join(_CC).encode())
+    digest.update(compiler_version().encode())
+    headers = sorted([*workload.folder.glob("*.h"), *workload.folder.parent.glob("*.h")])
+    sources = [workload.folder / name for name in workload.sources]
+    for path in [*sources, *headers]:
+        try:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        except OSError as error:
+            raise QuellError(f"workload {workload.name}: {path}: {error.strerror}") from error
+    key = f"{workload.name}-{digest.hexdigest()[:16]}"
+    final = cache.data / key
+    if not final.exists():
+        with cache.lock(key):
+            if not final.exists():
+                with atomic_dir(final) as temp:
+                    includes = [f"-I{workload.folder}", f"-I{workload.folder.parent}"]
+                    built = temp / workload.name
+                    try:
+                        proc.run([*_CC, *includes, "-o", built, *sources], timeout=300)
+                    except UsageError:
+                        raise
+                    except QuellError as error:
+                        error.args = (f"the program of workload {workload.name} does not build",)
+                        error.message = error.args[0]
+                        raise
+    return final / workload.name
+
+
+_compiler: str | None = None
+
+
+def compiler_version() -> str:
+    """The first line of ``gcc --version``."""
+    global _compiler
+    if _compiler is None:
+        _compiler = proc.run(["gcc", "--version"], timeout=30).stdout.partition("\n")[0]
+    return _compiler
+
+
+def _image(
+    workload: Workload, data: Data, size: int, values: Mapping[str, str], cache: Cache
+) -> Path:
+    """The data image for ``size`` bytes, made once and kept."""
+    facts = [data.make, size, values.get("program", ""), workload.version]
+    if any("{kernel_" in word for word in data.make):
+        facts += [values.get("kernel_key", ""), compiler_version()]
+    for path in sorted(workload.folder.iterdir()):
+        if any(path.name in word for word in data.make):
+            facts.append(hashlib.sha256(path.read_bytes()).hexdigest())
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    key = f"{workload.name}-data-{digest}"
+    image = cache.data / key / "image.ext4"
+    if image.exists():
+        return image
+    with cache.lock(key):
+        if image.exists():
+            return image
+        what = f"the data of workload {workload.name}"
+        require_space(cache.data, size * 2 + 64 * MIB, what)
+        ui.note(f"making {what}{f' ({ui.size(size)})' if size else ''} ...")
+        with atomic_dir(image.parent) as temp:
+            with tempfile.TemporaryDirectory(prefix="root-", dir=temp) as root:
+                argv = _fill(data.make, {**values, "out": root}, workload)
+                try:
+                    proc.run(argv, timeout=1800)
+                    make_ext4(temp / image.name, Path(root))
+                except UsageError:
+                    raise
+                except QuellError as error:
+                    error.args = (f"{what} cannot be made: {error.message}",)
+                    error.message = error.args[0]
+                    raise
+    return image
+
+
+def make_ext4(image: Path, root: Path) -> None:
+    """An ext4 image with the content of ``root`` and some room, its tables fully initialized."""
+    used = sum(
+        os.lstat(os.path.join(folder, name)).st_size + 4096
+        for folder, _, files in os.walk(root)
+        for name in [".", *files]
+    )
+    blocks = (used * 105 // 100 + 32 * MIB) // MIB + 1
+    program = prereq.which("mkfs.ext4")
+    if program is None:
+        raise UsageError("the program mkfs.ext4 is missing; ./quell doctor says how to install it")
+    options = "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0"
+    argv = [program, "-q", "-m", "0", "-E", options, "-d", str(root), str(image), f"{blocks}M"]
+    proc.run(argv, timeout=1800)

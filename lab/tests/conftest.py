@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the tests share: a cache of their own, a small fake kernel, fake programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quell import ui
+from quell.paths import Cache
+from quell.source import Source
+
+RMAP = "".join(f"int rmap_{n}(void)\n{{\n\treturn {n};\n}}\n\n" for n in range(12))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
+    """Every test has its own empty cache."""
+    monkeypatch.setenv("QUELL_CACHE", str(tmp_path / "cache"))
+    yield Cache()
+    ui.set_quiet(False)
+
+
+@pytest.fixture
+def cache(own_cache: Cache) -> Cache:
+    return own_cache
+
+
+@pytest.fixture
+def fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a shell script of this name and text first in PATH."""
+    folder = tmp_path / "fake-bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(name: str, script: str) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def write_tree(root: Path, version: str = "6.12.7") -> Path:
+    """A folder that looks like a kernel tree."""
+    major, minor, patch = version.split(".")
+    files = {
+        "Makefile": f"# SPDX\nVERSION = {major}\nPATCHLEVEL = {minor}\nSUBLEVEL = {patch}\nEXTRAVERSION =\n",
+        "Kconfig": "mainmenu\n",
+        ".gitignore": "*.o\n*.cmd\n",
+        "mm/rmap.c": RMAP,
+        "mm/Kconfig": "menu mm\nendmenu\n",
+        "mm/vmscan.c": "".join(f"/* line {n} */\n" for n in range(40)),
+        "scripts/tool.sh": "#!/bin/sh\n",
+    }
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "scripts/tool.sh").chmod(0o755)
+    return root
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source("6.12.7", write_tree(tmp_path / "pristine"), "fake-1")
+
+
+FIRST = """first: hooks rmap and Kconfig
+
+Prose that must stay.
+--- not a file
+
+--- a/mm/Kconfig
++++ b/mm/Kconfig
+@@ -1,2 +1,3 @@
+ menu mm
++config QUELL
+ endmenu
+--- a/mm/rmap.c
++++ b/mm/rmap.c
+@@ -1,6 +1,6 @@
+ int rmap_0(void)
+ {
+-\treturn 0;
++\treturn 100;
+ }
+ 
+ int rmap_1(void)
+"""
+
+SECOND = """second: hooks rmap further down
+
+--- a/mm/rmap.c
++++ b/mm/rmap.c
+@@ -50,6 +50,7 @@ int rmap_9(void)
+ 
+ int rmap_10(void)
+ {
++\tlazy();
+ \treturn 10;
+ }
+ 
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """A small kernel part: one new file, and two hooks that touch one file."""
+    root = tmp_path / "kernel"
+    (root / "files/mm").mkdir(parents=True)
+    (root / "files/mm/luf.c").write_text("/* luf */\n")
+    (root / "patches").mkdir()
+    (root / "patches/first.patch").write_text(FIRST)
+    (root / "patches/second.patch").write_text(SECOND)
+    (root / "patches/series").write_text("# the order counts\nfirst.patch\nsecond.patch\n")
+    (root / "configs").mkdir()
+    (root / "configs/lab.config").write_text("CONFIG_SMP=y\n")
+    (root / "configs/quell.config").write_text("CONFIG_QUELL=y\n")
+    return root

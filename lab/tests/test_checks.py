@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The readers of what tests inside a guest say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quell.checks import kunit, vm
+
+
+def _report(**suites: dict[str, str]) -> dict[str, Any]:
+    """As ``kunit.py parse --json`` writes it."""
+    groups = [
+        {
+            "name": suite,
+            "sub_groups": [],
+            "test_cases": [{"name": case, "status": status} for case, status in cases.items()],
+        }
+        for suite, cases in suites.items()
+    ]
+    return {"name": "Kunit Test Group", "sub_groups": groups, "test_cases": []}
+
+
+def test_tap_counts_every_kind() -> None:
+    passed, failed, skipped = vm.read_tap(
+        "ok 1 luf_stale release: 9 reads\nnot ok 2 luf_stale write: 1 stale\nok 3 - other # SKIP no\n1..3\n"
+    )
+    assert passed == ["luf_stale release: 9 reads"]
+    assert failed == ["luf_stale write: 1 stale"]
+    assert skipped == ["other"]
+
+
+def test_tap_that_breaks_off_has_failed() -> None:
+    assert vm.read_tap("ok 1 a\n")[1] == ["the test ended early, after 1 results"]
+    assert vm.read_tap("ok 1 a\n1..2\n")[1] == ["2 results were planned, 1 came"]
+    assert vm.read_tap("")[1]
+
+
+def test_tap_that_skips_everything_is_skipped() -> None:
+    passed, failed, skipped = vm.read_tap("1..0 # SKIP this is no Quell kernel\n")
+    assert (passed, failed, len(skipped)) == ([], [], 1)
+
+
+def test_kunit_counts() -> None:
+    result = kunit.read(_report(quell={"a": "PASS"}, luf={"b": "PASS", "c": "SKIP", "d": "FAIL"}))
+    assert (result.passed, result.failed, result.skipped) == (2, 1, 1)
+    assert "luf.d: FAIL" in result.details
+
+
+def test_kunit_crash_is_a_failure() -> None:
+    result = kunit.read(_report(quell={"a": "PASS"}, luf={"b": "TEST_CRASHED"}))
+    assert result.failed == 1
+
+
+def test_kunit_suite_that_did_not_run_is_a_failure() -> None:
+    result = kunit.read(_report(quell={"a": "PASS"}))
+    assert result.failed == 1
+    assert "luf did not run" in result.details

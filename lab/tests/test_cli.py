@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: every error is one message and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from quell import cli, ui
+from quell.errors import QuellError
+from quell.paths import Cache
+
+LAB = Path(cli.__file__).parents[1]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, main: object, **options: bool) -> None:
+    """Add a command ``probe`` whose main() is this."""
+    module = types.ModuleType("probe", "A probe.")
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--number", type=int)
+
+    module.add_arguments = add_arguments  # type: ignore[attr-defined]
+    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "quell_probe", module)
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("quell_probe", "probes", **options))
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f"  {name} " in out
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    importlib.import_module(cli.COMMANDS[name].module)
+    with pytest.raises(SystemExit) as caught:
+        cli.main([name, "--help"])
+    assert caught.value.code == 0
+    assert f"./quell {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["docter"], "unknown command 'docter'; did you mean doctor?"),
+        (["xyzzy"], "unknown command 'xyzzy' (see ./quell --help)"),
+        (["--wat"], "unknown option --wat"),
+        (["--", "ls"], "needed before --"),
+        (["doctor", "--", "ls"], "doctor takes no command after --"),
+        (["compare", "--"], "no command after --"),
+        (["doctor", "--wat"], "unrecognized arguments: --wat"),
+        (["build", "vax"], "invalid choice: 'vax'"),
+    ],
+)
+def test_bad_usage(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("quell: ") and message in captured.err
+    assert len(captured.err.splitlines()) == 1 and captured.out == ""
+
+
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_user_command_is_split_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[argparse.Namespace] = []
+
+    def main(args: argparse.Namespace) -> int:
+        seen.append(args)
+        return 7
+
+    use(monkeypatch, main, takes_command=True)
+    assert cli.main(["probe", "--number", "3", "--", "ls", "--number", "--", "x"]) == 7
+    assert (seen[0].number, seen[0].command) == (3, ["ls", "--number", "--", "x"])
+    assert cli.main(["probe"]) == 7
+    assert seen[1].command is None
+
+
+def test_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def main(args: argparse.Namespace) -> int:
+        ui.note("chatter")
+        with ui.progress("work", 3) as bar:
+            bar.advance()
+        ui.warn("matters")
+        return 0
+
+    use(monkeypatch, main)
+    assert cli.main(["probe"]) == 0
+    assert "chatter" in capsys.readouterr().err
+    for argv in (["probe", "--quiet"], ["--quiet", "probe"]):
+        assert cli.main(argv) == 0
+        assert capsys.readouterr().err == "quell: warning: matters\n"
+        ui.set_quiet(False)
+
+
+def raiser(error: BaseException) -> object:
+    def main(args: argparse.Namespace) -> int:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (QuellError("it broke", detail="a.c:1: error", log=Path("/l")), 1,
+         "quell: it broke\na.c:1: error\nlog: /l\n"),
+        (KeyboardInterrupt(), 130, "quell: interrupted\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "/big"), 2, "no disk space left for /big"),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 1,
+         "quell: Permission denied: /root/x\n"),
+        (ValueError("odd"), 1, "quell: internal error: ValueError: odd"),
+    ],
+)  # fmt: skip
+def test_errors(
+    error: BaseException,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use(monkeypatch, raiser(error))
+    assert cli.main(["probe"]) == code
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
+def test_internal_error_keeps_a_log(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+    use(monkeypatch, raiser(ValueError("odd")))
+    cli.main(["probe"])
+    assert "Traceback" in (cache.logs / "internal-error.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_command(number: signal.Signals, tmp_path: Path) -> None:
+    code = (
+        "import sys, types, time, quell.cli as cli\n"
+        "m = types.ModuleType('m'); m.add_arguments = lambda p: None\n"
+        "def main(args):\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "m.main = main; sys.modules['m'] = m\n"
+        "cli.COMMANDS['probe'] = cli.Command('m', 'x')\n"
+        "sys.exit(cli.main(['probe']))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(LAB)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert err == "quell: interrupted\n"
+
+
+def test_durations_and_sizes() -> None:
+    assert [ui.duration(s) for s in (7.6, 65, 3725)] == ["8 s", "1 min 05 s", "1 h 02 min"]
+    assert [ui.size(s) for s in (2_000, 12_000_000, 1_500_000_000)] == ["2 kB", "12 MB", "1.5 GB"]

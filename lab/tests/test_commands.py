@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""doctor, clean, build, tree and test as commands, and the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import cli, prereq
+from quell import source as quell_source
+from quell.checks import CheckResult, lab
+from quell.commands import test as test_command
+from quell.errors import QuellError
+from quell.paths import Cache, repo_root
+from quell.source import Source
+
+from conftest import write_tree
+from test_paths import holder
+
+Fake = Callable[[str, str], Path]
+
+
+def test_doctor_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
+    cli.main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["schema"] == "quell-doctor/1"
+    states = {check["name"]: check["state"] for check in report["checks"]}
+    assert states["source"] == "pending"
+    assert report["ok"] == ("missing" not in states.values())
+
+
+def test_doctor_missing_program(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cache: Cache
+) -> None:
+    wanted = (
+        prereq.Prerequisite("quell-none", "none-package", "does nothing"),
+        prereq.Prerequisite("/quell/none", "none-dev", "is not there"),
+    )
+    monkeypatch.setattr(prereq, "ALL", wanted)
+    monkeypatch.setattr(prereq, "missing", lambda: list(wanted))
+    assert cli.main(["doctor"]) == 2
+    out = capsys.readouterr().out
+    assert "apt-get install --no-install-recommends none-package\n" in out
+    assert "apt-get install --no-install-recommends none-package none-dev\n" in out
+    assert not cache.root.exists()  # looking makes nothing
+
+
+def test_clean(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["clean"]) == 0
+    assert "nothing to clean" in capsys.readouterr().out
+    (cache.source / "big").write_bytes(b"x" * 2_000_000)
+    (cache.results / "mine").write_text("kept")
+    assert cli.main(["clean"]) == 0
+    out = capsys.readouterr().out
+    assert "freed 2 MB" in out and "kept the results" in out
+    assert not (cache.root / "source").exists() and (cache.results / "mine").exists()
+    assert cli.main(["clean", "--all"]) == 0
+    assert not cache.root.exists()
+
+
+def test_clean_while_in_use(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    (cache.source / "big").write_text("x")
+    other = holder()
+    assert cli.main(["clean"]) == 2
+    assert "another quell is using the cache" in capsys.readouterr().err
+    assert (cache.source / "big").exists()
+    other.communicate("\n", timeout=10)
+    assert cli.main(["clean"]) == 0
+
+
+@pytest.mark.parametrize("command", ["build", "tree"])
+def test_wrong_kernel_tree(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = write_tree(tmp_path / "tree", "6.6.30")
+    assert cli.main([command, "--kernel-tree", str(tree)]) == 2
+    assert capsys.readouterr().err.startswith(f"quell: {tree} is Linux 6.6.30, but Quell is for")
+
+
+def test_tree_command(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, kernel: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(quell_source, "get_source", lambda cache, tree: source)
+    monkeypatch.setattr("quell.tree.kernel_dir", lambda: kernel)
+    dest = tmp_path / "linux"
+    assert cli.main(["tree", str(dest)]) == 0
+    assert cli.main(["tree", "--refresh", str(dest)]) == 0
+    assert capsys.readouterr().out == "kernel/ is up to date\n"
+    assert cli.main(["tree", "--patch", "x", str(dest)]) == 2
+
+
+def test_sum_over_parts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {
+        "lab": CheckResult(10, 0, 1, "chatter"),
+        "w1": CheckResult(2, 1, 0, "mm/luf.c: bad"),
+        "vm": QuellError("the guest hangs", detail="oops"),
+    }
+
+    class Part:
+        def __init__(self, answer: CheckResult | QuellError) -> None:
+            self.answer = answer
+
+        def run(self, cache: Cache) -> CheckResult:
+            if isinstance(self.answer, QuellError):
+                raise self.answer
+            return self.answer
+
+    monkeypatch.setattr(test_command, "PARTS", {name: name for name in parts})
+    monkeypatch.setattr(
+        test_command.importlib, "import_module", lambda name: Part(parts[name])
+    )
+    # cli has imported the command already; only the parts are looked up.
+    args = type("Args", (), {"only": None})()
+    assert test_command.main(args) == 1
+    out = capsys.readouterr().out
+    assert "mm/luf.c: bad" in out and "the guest hangs\noops" in out and "chatter" not in out
+    assert out.splitlines()[-1] == "12 passed, 2 failed, 1 skipped"
+    args.only = ["lab"]
+    assert test_command.main(args) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "10 passed, 0 failed, 1 skipped"
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("47 passed in 3.2s", (47, 0, 0)),
+        ("1 failed, 46 passed, 2 skipped, 1 error in 65.01s (0:01:05)", (46, 2, 2)),
+        ("no tests ran in 0.01s", (0, 0, 0)),
+    ],
+)
+def test_pytest_counts(line: str, counts: tuple[int, int, int]) -> None:
+    assert lab.pytest_counts(f"...\n{line}\n") == counts
+
+
+def launch(cache: Path, path: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [repo_root() / "quell", *args],
+        env={"PATH": path, "QUELL_CACHE": str(cache), "HOME": "/nonexistent"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A PATH with the basic programs, and a python3 that cannot make a venv."""
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for name in ("sh", "dirname", "readlink", "id", "sha256sum", "cut", "mkdir", "rm", "flock",
+                 "tail", "grep", "apt-get"):  # fmt: skip
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    return folder
+
+
+def write_program(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+FAKE_PYTHON = """
+case "$*" in
+*ensurepip*) exit 0 ;;
+*"-m venv "*) for dir; do :; done; /bin/mkdir -p "$dir/bin"; /bin/cp "$0" "$dir/bin/python" ;;
+*pip*) {pip} ;;
+*) echo "started $*" ;;
+esac"""
+
+
+def test_launcher(tmp_path: Path, bare: Path) -> None:
+    write_program(bare / "python3", FAKE_PYTHON.format(pip="exit 0"))
+    done = launch(tmp_path / "c", str(bare), "compare", "--", "a b")
+    assert (done.returncode, done.stdout) == (0, "started -P -m quell compare -- a b\n")
+    assert "preparing" in done.stderr
+    assert launch(tmp_path / "c", str(bare), "doctor").stderr == ""
+
+
+def test_launcher_without_network(tmp_path: Path, bare: Path) -> None:
+    pip = "echo 'NewConnectionError: Network is unreachable' >&2; exit 1"
+    write_program(bare / "python3", FAKE_PYTHON.format(pip=pip))
+    done = launch(tmp_path / "c", str(bare), "doctor")
+    assert done.returncode == 2 and "there is no network" in done.stderr
+    # What was half made is made again.
+    write_program(bare / "python3", FAKE_PYTHON.format(pip="exit 0"))
+    assert launch(tmp_path / "c", str(bare), "doctor").returncode == 0
+
+
+def test_launcher_without_python(tmp_path: Path, bare: Path) -> None:
+    # /usr/bin/python3 may be good, so have the test for venv fail in it too.
+    text = (repo_root() / "quell").read_text()
+    changed = text.replace("for python in python3 /usr/bin/python3", "for python in python3")
+    assert changed != text
+    root = tmp_path / "repo"
+    (root / "lab").mkdir(parents=True)
+    (root / "lab/requirements.txt").write_text("")
+    (root / "quell").write_text(changed)
+    (root / "quell").chmod(0o755)
+
+    def start() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [root / "quell", "doctor"],
+            env={"PATH": str(bare), "QUELL_CACHE": str(tmp_path / "c")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    write_program(bare / "id", "echo 1000")
+    done = start()
+    assert done.returncode == 2 and "sudo apt-get install" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+    write_program(bare / "id", "echo 0")
+    write_program(bare / "apt-get", "echo 'E: Could not resolve'; exit 100")
+    done = start()
+    assert done.returncode == 2 and "could not be installed" in done.stderr
+
+    good = tmp_path / "good"
+    write_program(good, FAKE_PYTHON.format(pip="exit 0"))
+    write_program(bare / "apt-get", f"/bin/cp {good} {bare}/python3")
+    done = start()
+    assert (done.returncode, done.stdout) == (0, "started -P -m quell doctor\n")
+    assert os.access(bare / "python3", os.X_OK)

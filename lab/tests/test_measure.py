@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Figures from what a real guest sent (mapped-read, stock kernel, 256M, 2 CPUs)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quell import measure
+
+DATA = Path(__file__).parent / "data"
+RECORDED = (DATA / "mapped-read.frames").read_bytes()
+
+
+def resend(frames: measure.Frames, **changed: bytes) -> bytes:
+    """The stream with some sections (their "/" written as "__") replaced."""
+    sections = dict(frames.sections)
+    for name, content in changed.items():
+        sections[name.replace("__", "/")] = content
+    out = b"quell-runner 1\n"
+    for name, content in sections.items():
+        out += b"@%s %d\n%s\n" % (name.encode(), len(content), content)
+    return out + b"@end %d\n" % len(sections)
+
+
+def test_recorded_guest() -> None:
+    frames = measure.parse_frames(RECORDED)
+    assert frames.failure is None
+    assert frames.status == ("exited", 0, "")
+    sample = measure.sample(frames, "noise\nfigure ns_per_page 12.5 ns\nfigure+ rate 3 pages/s\n")
+    assert set(sample.metrics) == {m.name for m in measure.METRICS}
+    assert sample.metrics["pages_scanned"] == 957456
+    assert sample.metrics["pages_reclaimed"] == 470570
+    assert sample.metrics["minor_faults"] == 46541
+    assert sample.metrics["major_faults"] == 427
+    assert sample.metrics["elapsed_s"] == pytest.approx(47.919686132)
+    assert sample.metrics["user_s"] == pytest.approx(0.86562)
+    assert sample.metrics["system_s"] == pytest.approx(58.4069)
+    assert sample.metrics["peak_memory_kb"] == 228970496 // 1024
+    received = sample.extras["nr_tlb_remote_flush_received"]
+    assert sample.metrics["shootdown_ipis"] == pytest.approx(received, rel=0.01)
+    assert sample.metrics["flush_requests"] == sample.extras["nr_tlb_remote_flush"]
+    assert sample.extras["kswapd_s"] > 0
+    assert sample.figures["ns_per_page"] == measure.Figure(12.5, "ns", False)
+    assert sample.figures["rate"].higher_is_better
+
+
+def test_instructions_only_when_deterministic() -> None:
+    frames = measure.parse_frames(RECORDED)
+    assert "guest_instructions" not in measure.sample(frames).metrics
+    sample = measure.sample(frames, deterministic=True)
+    assert sample.metrics["guest_instructions"] == 47919686132
+
+
+@pytest.mark.parametrize("keep", [1, 14, 15, 40, 3000, len(RECORDED) - 9, len(RECORDED) - 1])
+def test_truncated_stream_is_an_error(keep: int) -> None:
+    with pytest.raises(measure.FramesError):
+        measure.parse_frames(RECORDED[:keep])
+
+
+def test_every_section_boundary_is_an_error() -> None:
+    position = RECORDED.find(b"\n@")
+    while position > 0 and not RECORDED.startswith(b"\n@end", position):
+        with pytest.raises(measure.FramesError, match="truncated"):
+            measure.parse_frames(RECORDED[: position + 1])
+        position = RECORDED.find(b"\n@", position + 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "without a word"),
+        (b"hello\n", "does not come from"),
+        (b"quell-runner 2\n@end 0\n", "protocol 2"),
+        (b"quell-runner 1\n@a 1\nx\n@end 2\n", "does not add up"),
+        (b"quell-runner 1\n@a 1\nx\n@end 1\nmore", "does not add up"),
+        (b"quell-runner 1\n@a 3\nx\n@end 1\n", "truncated"),
+    ],
+)
+def test_bad_streams(data: bytes, says: str) -> None:
+    with pytest.raises(measure.FramesError, match=says):
+        measure.parse_frames(data)
+
+
+def test_missing_counters_are_errors_not_zero() -> None:
+    frames = measure.parse_frames(RECORDED)
+    vmstat = frames.sections["after/vmstat"].replace(b"nr_tlb_remote_flush ", b"gone ")
+    changed = measure.parse_frames(resend(frames, after__vmstat=vmstat))
+    with pytest.raises(measure.FramesError, match="CONFIG_DEBUG_TLBFLUSH"):
+        measure.sample(changed)
+    interrupts = frames.sections["after/interrupts"].replace(b"TLB:", b"XXX:")
+    with pytest.raises(measure.FramesError, match="no line TLB"):
+        measure.sample(measure.parse_frames(resend(frames, after__interrupts=interrupts)))
+    result = frames.sections["result"].split(b"memory_peak")[0]
+    with pytest.raises(measure.FramesError, match="memory_peak"):
+        measure.sample(measure.parse_frames(resend(frames, result=result)))
+
+
+def test_new_counters_of_a_kernel_are_extras() -> None:
+    frames = measure.parse_frames(RECORDED)
+    vmstat = frames.sections["after/vmstat"]
+    sent = resend(frames, after__vmstat=vmstat + b"luf_parked 41\ntlb_spared 1\n")
+    extras = measure.sample(measure.parse_frames(sent)).extras
+    assert (extras["luf_parked"], extras["tlb_spared"]) == (41, 1)
+
+
+def test_signal_becomes_an_exit_code() -> None:
+    frames = measure.parse_frames(RECORDED)
+    result = frames.sections["result"].replace(b"exited 0", b"signalled 11")
+    assert measure.sample(measure.parse_frames(resend(frames, result=result))).exit_code == 139
+
+
+def test_kswapd_with_a_strange_name() -> None:
+    line = "38 (k) s (d 0) S 2 0 0 0 -1 0 0 0 0 0 7 5 0 0 20 0 1 0\n"
+    assert measure.parse_kswapd(line * 2) == 24
+    with pytest.raises(measure.FramesError):
+        measure.parse_kswapd("38 (kswapd0) S 2\n")
+
+
+def test_figure_that_is_no_number() -> None:
+    with pytest.raises(measure.FramesError, match="no number"):
+        measure.parse_figures("figure rate fast pages\n")

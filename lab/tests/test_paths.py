@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The cache folder: where it is, its locks, atomic folders and files, disk space."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from quell import paths
+from quell.errors import UsageError
+from quell.paths import Cache
+
+HOLD = """
+import sys, time
+from quell.paths import Cache
+with Cache().lock("build-stock"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def holder() -> subprocess.Popen[str]:
+    """Another process that holds the lock build-stock until it gets a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        cwd=Path(paths.__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QUELL_CACHE", str(tmp_path / "own"))
+    assert Cache().root == tmp_path / "own"
+    monkeypatch.delenv("QUELL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Cache().root == tmp_path / "quell"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert Cache().root == Path("/home/someone/.cache/quell")
+
+
+def test_cache_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="set QUELL_CACHE"):
+        _ = Cache(tmp_path / "file").source
+
+
+def test_lock_waits(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    other = holder()
+    assert other.stdin is not None
+    with cache.lock("other-name"):
+        pass
+    timer = subprocess.Popen(["sleep", "0.5"])
+    started = time.monotonic()
+    # Let it go from a shell while we wait.
+    release = subprocess.Popen(["sh", "-c", "sleep 0.5; echo"], stdout=other.stdin)
+    with cache.lock("build-stock"):
+        waited = time.monotonic() - started
+    assert waited > 0.3
+    assert f"process {other.pid}" in capsys.readouterr().err
+    for process in (timer, release, other):
+        process.wait(10)
+
+
+def test_lock_inside_itself(cache: Cache) -> None:
+    with cache.lock("a"), cache.lock("a"):
+        pass
+    with cache.lock("a"):
+        pass
+
+
+def test_exclusive_is_refused_while_used(cache: Cache) -> None:
+    other = holder()
+    with pytest.raises(UsageError, match="another quell"), cache.exclusive():
+        pass
+    other.communicate("\n", timeout=10)
+    with cache.exclusive():
+        pass
+
+
+def test_lock_of_a_killed_process_is_free(cache: Cache) -> None:
+    other = holder()
+    other.kill()
+    other.wait()
+    with cache.lock("build-stock"):
+        pass
+
+
+def test_atomic_dir(tmp_path: Path) -> None:
+    final = tmp_path / "final"
+    with paths.atomic_dir(final) as temp:
+        (temp / "a").write_text("1")
+        assert not final.exists()
+    assert (final / "a").read_text() == "1"
+    with paths.atomic_dir(final) as temp:
+        (temp / "b").write_text("2")
+    assert [path.name for path in final.iterdir()] == ["b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_atomic_dir_interrupted(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), paths.atomic_dir(tmp_path / "final") as temp:
+        (temp / "a").write_text("1")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_atomic_dir_removes_what_a_kill_left(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-final-dead").mkdir()
+    with paths.atomic_dir(tmp_path / "final"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_write_atomic(tmp_path: Path) -> None:
+    paths.write_atomic(tmp_path / "sub/file", "text", mode=0o755)
+    assert (tmp_path / "sub/file").read_text() == "text"
+    assert (tmp_path / "sub/file").stat().st_mode & 0o777 == 0o755
+    assert len(list((tmp_path / "sub").iterdir())) == 1
+
+
+def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(20_000_000_000, 0, 3_100_000_000))
+    with pytest.raises(UsageError, match=r"needs 12\.0 GB .* has 3\.1 GB free"):
+        paths.require_space(tmp_path / "not/there", 12_000_000_000, "building")
+    paths.require_space(tmp_path, 3_000_000_000, "building")
+
+
+def test_tree_size_counts_hard_links_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100_000)
+    once = paths.tree_size(tmp_path)
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    assert paths.tree_size(tmp_path) == once >= 100_000

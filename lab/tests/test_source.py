@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Getting the source: fetching with a fake apt-get, and trees of the user's own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import prereq, source
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+from conftest import write_tree
+
+Fake = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A small linux-source-6.12 package."""
+    root = tmp_path / "deb"
+    write_tree(tmp_path / "stage/linux-source-6.12")
+    archive = root / "usr/src/linux-source-6.12.tar.xz"
+    archive.parent.mkdir(parents=True)
+    subprocess.run(
+        ["tar", "-cJf", archive, "-C", tmp_path / "stage", "linux-source-6.12"], check=True
+    )
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN/control").write_text(
+        "Package: linux-source-6.12\nVersion: 6.12.7-1~deb12u1\nArchitecture: all\n"
+        "Maintainer: x <x@localhost>\nDescription: x\n"
+    )
+    deb = tmp_path / "linux-source-6.12_6.12.7-1~deb12u1_all.deb"
+    subprocess.run(["dpkg-deb", "-b", root, deb], check=True, capture_output=True)
+    return deb
+
+
+def test_fetch_and_reuse(cache: Cache, package: Path, fake_program: Fake, tmp_path: Path) -> None:
+    fake_program(
+        "apt-get",
+        f"""echo "$*" >>{tmp_path}/calls
+case "$*" in
+*--print-uris*) echo "'http://x/y' x.deb 123 SHA256:0" ;;
+*download*) cp {package} . ;;
+esac""",
+    )
+    found = source.debian_source(cache)
+    assert found.version == "6.12.7"
+    assert found.key.startswith("debian-6.12.7-1-deb12u1-")
+    assert (found.tree / "mm/rmap.c").exists()
+    calls = (tmp_path / "calls").read_text()
+    assert "update" not in calls
+    assert source.debian_source(cache) == found == source.present_source(cache)
+    assert (tmp_path / "calls").read_text() == calls
+    assert not list(cache.source.glob(".tmp-*")) and len(list(cache.downloads.iterdir())) == 1
+
+
+def test_package_put_there_by_hand(cache: Cache, package: Path, fake_program: Fake) -> None:
+    fake_program("apt-get", "exit 100")
+    shutil.copy(package, cache.downloads)
+    assert source.debian_source(cache).version == "6.12.7"
+
+
+def test_old_lists_are_updated(
+    cache: Cache, package: Path, fake_program: Fake, tmp_path: Path
+) -> None:
+    fake_program(
+        "apt-get",
+        f"""case "$*" in
+*update*) touch {tmp_path}/updated ;;
+*) [ -e {tmp_path}/updated ] || {{ echo "E: Unable to locate package linux-source-6.12" >&2; exit 100; }} ;;
+esac
+case "$*" in *print-uris*) ;; *download*) cp {package} . ;; esac""",
+    )
+    assert source.debian_source(cache).version == "6.12.7"
+
+
+def test_no_network(cache: Cache, fake_program: Fake) -> None:
+    fake_program(
+        "apt-get",
+        'echo "E: Failed to fetch http://x  Temporary failure resolving \'x\'" >&2; exit 100',
+    )
+    with pytest.raises(UsageError, match="there is no network") as caught:
+        source.debian_source(cache)
+    assert "Temporary failure" in caught.value.detail
+    assert source.present_source(cache) is None and not list(cache.source.iterdir())
+
+
+def test_unknown_package(cache: Cache, fake_program: Fake) -> None:
+    fake_program(
+        "apt-get",
+        """case "$*" in *update*) ;; *) echo "E: Unable to locate package x" >&2; exit 100 ;; esac""",
+    )
+    with pytest.raises(UsageError, match="have no linux-source-6.12.*--kernel-tree"):
+        source.debian_source(cache)
+
+
+def test_no_apt(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prereq, "apt_get", lambda: None)
+    with pytest.raises(UsageError, match="--kernel-tree"):
+        source.debian_source(cache)
+
+
+def test_no_disk_space(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5_000_000_000))
+    with pytest.raises(UsageError, match=r"needs 12\.0 GB of disk space.* has 5\.0 GB free"):
+        source.debian_source(cache)
+
+
+def test_broken_package(cache: Cache, fake_program: Fake) -> None:
+    (cache.downloads / "linux-source-6.12_1_all.deb").write_text("not a package")
+    with pytest.raises(QuellError):
+        source.debian_source(cache)
+    assert not list(cache.source.iterdir())
+
+
+def snapshot(tree: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in tree.rglob("*")
+    }
+
+
+def test_user_tree_of_another_version(cache: Cache, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "old", "6.1.120")
+    with pytest.raises(UsageError, match=r"is Linux 6\.1\.120, but Quell is for Linux 6\.12"):
+        source.user_tree(tree, cache)
+    with pytest.raises(UsageError, match=r"Linux 6\.120\.3"):
+        source.user_tree(write_tree(tmp_path / "new", "6.120.3"), cache)
+
+
+def test_user_tree_that_is_none(cache: Cache, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder"):
+        source.user_tree(tmp_path / "nowhere", cache)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="not a Linux source tree"):
+        source.user_tree(tmp_path / "empty", cache)
+
+
+def test_user_tree_with_quell(cache: Cache, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree")
+    (tree / "mm/Kconfig.quell").write_text("")
+    with pytest.raises(UsageError, match="has Quell applied already"):
+        source.user_tree(tree, cache)
+
+
+def test_user_folder(cache: Cache, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree")
+    (tree / "mm/rmap.o").write_text("a build product")
+    before = snapshot(tree)
+    found = source.user_tree(tree, cache)
+    assert found.version == "6.12.7" and found.tree != tree
+    assert not (found.tree / "mm/rmap.o").exists()
+    assert (found.tree / "scripts/tool.sh").stat().st_mode & 0o100
+    assert snapshot(tree) == before
+    assert source.user_tree(tree, cache) == found
+    (tree / "mm/rmap.o").write_text("another build product")
+    assert source.user_tree(tree, cache) == found
+    time.sleep(0.01)
+    (tree / "mm/rmap.c").write_text("changed")
+    assert source.user_tree(tree, cache).key != found.key
+
+
+def test_user_checkout(cache: Cache, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree")
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *command], cwd=tree, check=True)
+    (tree / "mm/rmap.o").write_text("a build product")
+    (tree / "mm/new.c").write_text("new")
+    (tree / "mm/vmscan.c").unlink()
+    index = (tree / ".git/index").stat().st_mtime_ns
+    found = source.user_tree(tree, cache)
+    names = {path.name for path in (found.tree / "mm").iterdir()}
+    assert names == {"rmap.c", "Kconfig", "new.c"}
+    assert not (found.tree / ".git").exists()
+    assert (tree / ".git/index").stat().st_mtime_ns == index
+    assert source.user_tree(tree, cache) == found
+    (tree / "mm/new.c").write_text("newer")
+    assert source.user_tree(tree, cache).key != found.key
+
+
+def test_prerequisites(monkeypatch: pytest.MonkeyPatch, fake_program: Fake, tmp_path: Path) -> None:
+    wanted = [prereq.Prerequisite("quell-no-such-program", "some-package", "x")]
+    assert prereq.missing(wanted) == wanted
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="run: sudo apt-get install .* some-package"):
+        prereq.ensure(wanted)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("quell.ui.can_ask", lambda: False)
+    fake_program("apt-get", 'echo "E: Could not resolve x" >&2; exit 100')
+    with pytest.raises(UsageError, match="there is no network"):
+        prereq.ensure(wanted)
+    program = tmp_path / "fake-bin/quell-no-such-program"
+    fake_program("apt-get", f"echo '#!/bin/sh' >{program}; chmod +x {program}")
+    prereq.ensure(wanted)
+    assert prereq.missing(wanted) == []

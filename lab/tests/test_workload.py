@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from quell import machine, measure, workload
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+MIB = machine.MIB
+GOOD = """
+name = "tiny"
+version = 3
+summary = "Says how much it has"
+origin = "Written for this test"
+stresses = "Nothing"
+matters = ["elapsed_s"]
+[guest]
+memory = "64M"
+cpus = 1
+[program]
+sources = ["tiny.c"]
+[data]
+filesystem = "ext4"
+make = ["sh", "-c", "head -c {bytes} /dev/zero > {out}/data"]
+size = "0.01x"
+[run]
+argv = ["{program}", "{data}/data", "{bytes}"]
+timeout_s = 9
+"""
+PROGRAM = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "workloads" / "tiny"
+    path.mkdir(parents=True)
+    (path / "workload.toml").write_text(GOOD)
+    (path / "tiny.c").write_text(PROGRAM)
+    return path
+
+
+def test_load(folder: Path) -> None:
+    tiny = workload.load(folder)
+    assert (tiny.name, tiny.version, tiny.memory, tiny.cpus) == ("tiny", 3, 64 * MIB, 1)
+    assert tiny.timeout == 9 and tiny.data is not None
+    assert tiny.data.bytes_for(100 * MIB) == MIB
+
+
+def test_sizes() -> None:
+    assert workload.Data((), "4x").bytes_for(256 * MIB) == 1024 * MIB
+    assert workload.Data((), "64M").bytes_for(256 * MIB) == 64 * MIB
+    assert workload.Data(()).bytes_for(256 * MIB) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('name = "tiny"', 'name = "huge"', "name should be"),
+        ("version = 3", "version = 0", "version should be a whole number"),
+        ("version = 3", "version = true", "version should be a whole number"),
+        ('summary = "Says how much it has"', "", "summary should be a text"),
+        ('memory = "64M"', 'memory = "lots"', "not a size"),
+        ('size = "0.01x"', 'size = "some"', "size should be"),
+        ('filesystem = "ext4"', 'filesystem = "xfs"', "filesystem should be"),
+        ("timeout_s = 9", "timeout = 9", "no field timeout"),
+        ('matters = ["elapsed_s"]', "matters = 1", "matters should be a list"),
+        ("[guest]", "[guest", "is no TOML"),
+    ],
+)
+def test_bad_descriptions(folder: Path, old: str, new: str, says: str) -> None:
+    assert old in GOOD
+    (folder / "workload.toml").write_text(GOOD.replace(old, new))
+    with pytest.raises(QuellError, match=says):
+        workload.load(folder)
+
+
+def test_unknown_workload_lists_the_known_ones(folder: Path) -> None:
+    root = folder.parent
+    with pytest.raises(UsageError, match="no workload 'huge'; the workloads are: tiny") as error:
+        workload.select(["tiny,huge"], root)
+    assert error.value.exit_code == 2
+    assert [w.name for w in workload.select([], root)] == ["tiny"]
+    assert [w.name for w in workload.select(["tiny,tiny", "tiny"], root)] == ["tiny"]
+
+
+def test_the_workloads_here_are_well_formed() -> None:
+    names = {m.name for m in measure.METRICS}
+    for item in workload.select([]):
+        assert names.issuperset(item.matters), item.name
+        machine.Machine(memory=item.memory, cpus=item.cpus)
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    tiny = workload.load(folder)
+    first = workload.prepare(tiny, tiny.memory, cache, {})
+    assert first.argv == (f"{measure.STAGE_DIR}/tiny", f"{measure.DATA_DIR}/data", "671088")
+    assert first.program is not None and first.data is not None
+    with first.data.open("rb") as image:
+        image.seek(0x438)
+        assert image.read(2) == b"\x53\xef"  # ext4's magic
+    made = (first.program.stat().st_mtime_ns, first.data.stat().st_mtime_ns)
+    again = workload.prepare(tiny, tiny.memory, cache, {})
+    assert again == first
+    assert (first.program.stat().st_mtime_ns, first.data.stat().st_mtime_ns) == made
+    assert workload.prepare(tiny, 2 * tiny.memory, cache, {}).data != first.data
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_failures_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    (folder / "tiny.c").write_text("int main(void) { return nothing; }\n")
+    with pytest.raises(QuellError, match="program of workload tiny does not build") as error:
+        workload.prepare(workload.load(folder), 64 * MIB, cache, {})
+    assert "nothing" in error.value.detail
+    (folder / "tiny.c").write_text(PROGRAM)
+    toml = GOOD.replace("head -c {bytes} /dev/zero > {out}/data", "echo disk on fire >&2; exit 4")
+    (folder / "workload.toml").write_text(toml)
+    with pytest.raises(QuellError, match="data of workload tiny cannot be made") as error:
+        workload.prepare(workload.load(folder), 64 * MIB, cache, {})
+    assert "disk on fire" in error.value.detail
+    assert not list(cache.data.glob("*data*")) and not list(cache.data.glob(".tmp*"))
+    (folder / "workload.toml").write_text(GOOD.replace('"{bytes}"', '"{unheard_of}"'))
+    with pytest.raises(QuellError, match="unheard_of"):
+        workload.prepare(workload.load(folder), 64 * MIB, cache, {})
