@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * dontneed-touch: one thread touches a few pages and gives them back with
+ * MADV_DONTNEED, again and again, while 0, 1 and 3 other threads of the same
+ * process spin. With nobody else the flush stays on the toucher's CPU; with
+ * others each round owes a TLB shootdown to every CPU they run on. The
+ * difference between the figures is what a shootdown costs.
+ *
+ * The toucher has the first CPU to itself and the others share the rest, so
+ * with fewer CPUs than threads the spinners slow each other down but never the
+ * toucher. (On one CPU everybody shares it.)
+ *
+ * --pages 33 is as many as the kernel invalidates one by one on x86 (its
+ * tlb_single_page_flush_ceiling); with more it flushes everything instead.
+ */
+#define WORKLOAD "dontneed-touch"
+#include "../workload.h"
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_PAGES	512
+#define MAX_OTHERS	3
+
+static atomic_bool stop;
+static atomic_int spinning;
+
+static void *spin(void *arg)
+{
+	(void)arg;
+	atomic_fetch_add(&spinning, 1);
+	/* User mode only: it meets the kernel when it is interrupted. */
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		;
+	return NULL;
+}
+
+/* The CPU for spinner @i, or for the toucher if @i is negative. */
+static int cpu_for(const cpu_set_t *allowed, int i)
+{
+	int cpus = CPU_COUNT(allowed);
+	int nth = i < 0 || cpus == 1 ? 0 : 1 + i % (cpus - 1);
+
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, allowed) && !nth--)
+			return cpu;
+	return 0;
+}
+
+static void pin(pthread_t thread, const cpu_set_t *allowed, int i)
+{
+	cpu_set_t one;
+	int error;
+
+	CPU_ZERO(&one);
+	CPU_SET(cpu_for(allowed, i), &one);
+	error = pthread_setaffinity_np(thread, sizeof(one), &one);
+	if (error)
+		die("Cannot bind a thread to its CPU: %s.", strerror(error));
+}
+
+static void touch_and_drop(char *region, uint64_t pages, uint64_t rounds)
+{
+	for (uint64_t round = 0; round < rounds; round++) {
+		for (uint64_t i = 0; i < pages; i++) {
+			_Atomic(uint64_t) *word =
+				(void *)(region + i * PAGE_BYTES);
+
+			/* Written at once, so that it is one fault, not two. */
+			if (atomic_exchange(word, round + 1))
+				die("Page %llu was not empty after MADV_DONTNEED.",
+				    (unsigned long long)i);
+		}
+		if (madvise(region, pages * PAGE_BYTES, MADV_DONTNEED))
+			die("MADV_DONTNEED failed: %s.", strerror(errno));
+	}
+}
+
+static void measure(const cpu_set_t *allowed, int others, uint64_t pages,
+		    uint64_t rounds)
+{
+	pthread_t threads[MAX_OTHERS];
+	char *region = map_anonymous(pages * PAGE_BYTES);
+	uint64_t start, elapsed;
+	char name[32];
+
+	/* One page each: a larger folio would change what is measured. */
+	madvise(region, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
+	atomic_store(&stop, false);
+	atomic_store(&spinning, 0);
+	for (int i = 0; i < others; i++) {
+		start_thread(&threads[i], spin, NULL);
+		pin(threads[i], allowed, i);
+	}
+	while (atomic_load(&spinning) < others)
+		sched_yield();
+
+	start = now_ns();
+	touch_and_drop(region, pages, rounds);
+	elapsed = now_ns() - start;
+
+	atomic_store(&stop, true);
+	for (int i = 0; i < others; i++)
+		pthread_join(threads[i], NULL);
+	munmap(region, pages * PAGE_BYTES);
+
+	snprintf(name, sizeof(name), "ns_%d_others", others);
+	figure(name, (double)elapsed / (double)rounds, "ns/iteration");
+}
+
+/*
+ * In a process of its own, whose address space has never been on another CPU
+ * than the toucher's: one that has been there, even before it was pinned, may
+ * still be asked to flush, or not, as chance will have it.
+ */
+static void measure_apart(const cpu_set_t *allowed, int others, uint64_t pages,
+			  uint64_t rounds)
+{
+	int status;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (child < 0)
+		die("Cannot start a process: %s.", strerror(errno));
+	if (!child) {
+		measure(allowed, others, pages, rounds);
+		exit(0);
+	}
+	if (waitpid(child, &status, 0) != child)
+		die("Cannot wait for a process: %s.", strerror(errno));
+	if (WIFSIGNALED(status))
+		die("The toucher was killed by signal %d.", WTERMSIG(status));
+	if (WEXITSTATUS(status))
+		exit(1);	/* it has said why */
+}
+
+int main(int argc, char **argv)
+{
+	static const int others[] = { 0, 1, 3 };
+	uint64_t pages = 1, iterations = 10000;
+	cpu_set_t allowed;
+	int i = 1;
+
+	for (; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--pages"))
+			pages = parse_number("--pages", argv[i + 1], 1,
+					     MAX_PAGES);
+		else if (!strcmp(argv[i], "--iterations"))
+			iterations = parse_number("--iterations", argv[i + 1],
+						  1, 1000000000);
+		else
+			break;
+	}
+	if (i != argc)
+		die("usage: " WORKLOAD " [--pages N] [--iterations N]");
+	if (sched_getaffinity(0, sizeof(allowed), &allowed))
+		die("Cannot read the CPUs this may run on: %s.",
+		    strerror(errno));
+	pin(pthread_self(), &allowed, -1);
+	for (size_t k = 0; k < ARRAY_SIZE(others); k++)
+		measure_apart(&allowed, others[k], pages, iterations);
+	return 0;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the standard workloads share: failing with one sentence, the clock,
+ * reading numbers from the command line, and printing figures.
+ *
+ * A workload's program defines WORKLOAD, its name, before it includes this.
+ */
+#ifndef QUELL_WORKLOAD_H
+#define QUELL_WORKLOAD_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define PAGE_BYTES	4096UL
+#define NSEC_PER_SEC	1000000000ULL
+
+#define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))
+
+/* Print "WORKLOAD: sentence" on stderr and exit with 1. */
+static void __attribute__((noreturn, format(printf, 1, 2)))
+die(const char *format, ...)
+{
+	va_list args;
+
+	/* In one write, so that threads and children cannot mix theirs in. */
+	char text[512];
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	fprintf(stderr, WORKLOAD ": %s\n", text);
+	_Exit(1);
+}
+
+static inline uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
+/* A decimal number from @min to @max, or the end of the program. */
+static inline uint64_t parse_number(const char *what, const char *text,
+				    uint64_t min, uint64_t max)
+{
+	char *end;
+	uint64_t value;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || end == text || *end || text[0] == '-' ||
+	    value < min || value > max)
+		die("%s must be a number from %llu to %llu, not '%s'.", what,
+		    (unsigned long long)min, (unsigned long long)max, text);
+	return value;
+}
+
+/* One result, lower is better. */
+static inline void figure(const char *name, double value, const char *unit)
+{
+	printf("figure %s %.6g %s\n", name, value, unit);
+}
+
+/* One result, higher is better. */
+static inline void figure_more(const char *name, double value, const char *unit)
+{
+	printf("figure+ %s %.6g %s\n", name, value, unit);
+}
+
+/* Private anonymous memory, not yet populated. */
+static inline void *map_anonymous(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("Cannot map %zu bytes: %s.", bytes, strerror(errno));
+	return p;
+}
+
+static inline void start_thread(pthread_t *thread, void *(*run)(void *),
+				void *arg)
+{
+	int error = pthread_create(thread, NULL, run, arg);
+
+	if (error)
+		die("Cannot start a thread: %s.", strerror(error));
+}
+
+#endif /* QUELL_WORKLOAD_H */
