@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Quell's switches: /sys/kernel/mm/quell/NAME/enabled and quell=.
+ *
+ * quell= takes a comma list, read from left to right:
+ *
+ *	on	every mechanism (the default)
+ *	off	stock Linux: nothing that Quell adds, all that Linux has
+ *	NAME	this mechanism; as the first word it means off,NAME
+ *	-NAME	not this mechanism, Linux's own ones included
+ *
+ * So quell=off,-unmap_batch is Linux before 4.3 in this respect, and quell=luf
+ * is stock Linux with lazy unmap flush.
+ */
+#define pr_fmt(fmt) "quell: " fmt
+
+#include <linux/init.h>
+#include <linux/kobject.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/quell.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
+
+static LIST_HEAD(quell_mechanisms);
+/* Guards quell_mechanisms and every change of a key. */
+static DEFINE_MUTEX(quell_mutex);
+static struct kobject *quell_kobj;
+static char *quell_param __initdata = "on";
+
+struct quell_dir {
+	struct kobject kobj;
+	struct quell_mechanism *mechanism;
+};
+
+/*
+ * Does @param switch the mechanism @name on? @linux_own: "off" does not mean
+ * this one. @known is set if the name stands in @param.
+ */
+static bool __init quell_param_wants(const char *param, const char *name,
+				     bool linux_own)
+{
+	const char *word = param;
+	bool wanted = true;
+
+	if (*param && *param != '-' && !str_has_prefix(param, "on"))
+		wanted = linux_own;
+
+	while (*word) {
+		const char *end = strchrnul(word, ',');
+		bool minus = *word == '-';
+		const char *start = word + minus;
+		size_t len = end - start;
+
+		if (len == 2 && !strncmp(start, "on", len))
+			wanted = true;
+		else if (len == 3 && !strncmp(start, "off", len))
+			wanted = linux_own;
+		else if (len == strlen(name) && !strncmp(start, name, len))
+			wanted = !minus;
+		word = *end ? end + 1 : end;
+	}
+	return wanted;
+}
+
+static int __init quell_setup(char *str)
+{
+	if (str)
+		quell_param = str;
+	return 0;
+}
+early_param("quell", quell_setup);
+
+static void quell_set(struct quell_mechanism *m, bool on)
+{
+	lockdep_assert_held(&quell_mutex);
+	if (static_key_enabled(m->key) == on)
+		return;
+	if (on) {
+		static_key_enable(m->key);
+	} else {
+		static_key_disable(m->key);
+		if (m->off)
+			m->off();
+	}
+}
+
+static ssize_t enabled_show(struct kobject *kobj, struct kobj_attribute *attr,
+			    char *buf)
+{
+	struct quell_dir *dir = container_of(kobj, struct quell_dir, kobj);
+
+	return sysfs_emit(buf, "%d\n", static_key_enabled(dir->mechanism->key));
+}
+
+static ssize_t enabled_store(struct kobject *kobj, struct kobj_attribute *attr,
+			     const char *buf, size_t count)
+{
+	struct quell_dir *dir = container_of(kobj, struct quell_dir, kobj);
+	bool on;
+	int err;
+
+	err = kstrtobool(buf, &on);
+	if (err)
+		return err;
+
+	mutex_lock(&quell_mutex);
+	quell_set(dir->mechanism, on);
+	mutex_unlock(&quell_mutex);
+	return count;
+}
+
+static struct kobj_attribute quell_enabled_attr = __ATTR_RW(enabled);
+
+static struct attribute *quell_dir_attrs[] = {
+	&quell_enabled_attr.attr,
+	NULL,
+};
+ATTRIBUTE_GROUPS(quell_dir);
+
+static void quell_dir_release(struct kobject *kobj)
+{
+	kfree(container_of(kobj, struct quell_dir, kobj));
+}
+
+static const struct kobj_type quell_dir_ktype = {
+	.release	= quell_dir_release,
+	.sysfs_ops	= &kobj_sysfs_ops,
+	.default_groups	= quell_dir_groups,
+};
+
+/**
+ * quell_register - give a mechanism its switch
+ * @m: the mechanism; lives for ever
+ *
+ * Sets @m's key as the boot parameter says and makes its sysfs directory. From
+ * an initcall after postcore; may sleep.
+ *
+ * Return: 0, or -ENOMEM or sysfs's error. The key is set in any case.
+ */
+int __init quell_register(struct quell_mechanism *m)
+{
+	struct quell_dir *dir;
+	int err;
+
+	mutex_lock(&quell_mutex);
+	list_add_tail(&m->list, &quell_mechanisms);
+	quell_set(m, quell_param_wants(quell_param, m->name, m->linux_own));
+	if (!quell_kobj)
+		quell_kobj = kobject_create_and_add("quell", mm_kobj);
+	mutex_unlock(&quell_mutex);
+
+	dir = kzalloc(sizeof(*dir), GFP_KERNEL);
+	if (!quell_kobj || !dir) {
+		kfree(dir);
+		return -ENOMEM;
+	}
+	dir->mechanism = m;
+	err = kobject_init_and_add(&dir->kobj, &quell_dir_ktype, quell_kobj,
+				   "%s", m->name);
+	if (!err && m->attrs)
+		err = sysfs_create_files(&dir->kobj, m->attrs);
+	if (err)
+		kobject_put(&dir->kobj);
+	return err;
+}
+
+/* A word in quell= that is no mechanism is most likely a typing error. */
+static int __init quell_check_param(void)
+{
+	const char *word = quell_param;
+
+	while (*word) {
+		const char *end = strchrnul(word, ',');
+		const char *start = word + (*word == '-');
+		int len = end - start;
+		struct quell_mechanism *m;
+		bool known = (len == 2 && !strncmp(start, "on", 2)) ||
+			     (len == 3 && !strncmp(start, "off", 3));
+
+		list_for_each_entry(m, &quell_mechanisms, list)
+			known |= len == strlen(m->name) &&
+				 !strncmp(start, m->name, len);
+		if (!known)
+			pr_warn("quell=: no mechanism is called '%.*s'\n",
+				len, start);
+		word = *end ? end + 1 : end;
+	}
+	return 0;
+}
+late_initcall(quell_check_param);
+
+#ifdef CONFIG_QUELL_KUNIT_TEST
+#include "tests/quell-kunit.h"
+#endif

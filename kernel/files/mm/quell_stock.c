@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Switches that take away what Linux itself does against TLB shootdowns, to
+ * measure what that is worth: unmap_batch, concurrent, zap_batch. All are on
+ * unless somebody switches them off, and then cost one patched-out branch.
+ *
+ * Safety: each one off is Linux as it was before the mechanism came, and takes
+ * a path that Linux still has: an immediate flush (unmap_batch; what
+ * should_defer_flush() says for a process of one CPU), a batch of one PTE
+ * (zap_batch; what a small folio gets), the same function called on the same
+ * CPUs in another order (concurrent; the caller only relies on all of them
+ * being done when it returns). So switching at any time is safe, also between
+ * the clearing of a PTE and its flush: no path looks at a switch twice.
+ */
+#include <linux/cpumask.h>
+#include <linux/init.h>
+#include <linux/percpu.h>
+#include <linux/quell.h>
+#include <linux/smp.h>
+
+#ifdef CONFIG_QUELL_UNMAP_BATCH
+DEFINE_STATIC_KEY_TRUE(quell_unmap_batch_key);
+
+static struct quell_mechanism unmap_batch = {
+	.name		= "unmap_batch",
+	.key		= &quell_unmap_batch_key.key,
+	.linux_own	= true,
+};
+
+static int __init unmap_batch_init(void)
+{
+	return quell_register(&unmap_batch);
+}
+subsys_initcall(unmap_batch_init);
+#endif
+
+#ifdef CONFIG_QUELL_ZAP_BATCH
+DEFINE_STATIC_KEY_TRUE(quell_zap_batch_key);
+
+static struct quell_mechanism zap_batch = {
+	.name		= "zap_batch",
+	.key		= &quell_zap_batch_key.key,
+	.linux_own	= true,
+};
+
+static int __init zap_batch_init(void)
+{
+	return quell_register(&zap_batch);
+}
+subsys_initcall(zap_batch_init);
+#endif
+
+#ifdef CONFIG_QUELL_CONCURRENT
+DEFINE_STATIC_KEY_TRUE(quell_concurrent_key);
+static DEFINE_PER_CPU(struct cpumask, quell_remote);
+
+/**
+ * quell_flush_serial - flush the remote CPUs, wait, then flush the local one
+ * @mask:	the CPUs
+ * @cond:	asked for each CPU whether it needs the flush; or NULL
+ * @func:	the flush, called with interrupts off
+ * @info:	its argument, and @cond's
+ *
+ * Preemption off, interrupts on. Waits for all of them.
+ */
+void quell_flush_serial(const struct cpumask *mask,
+			bool (*cond)(int cpu, void *info),
+			void (*func)(void *info), void *info)
+{
+	struct cpumask *remote = this_cpu_ptr(&quell_remote);
+	unsigned int cpu = smp_processor_id();
+
+	cpumask_copy(remote, mask);
+	cpumask_clear_cpu(cpu, remote);
+	on_each_cpu_cond_mask(cond, func, info, true, remote);
+	if (cpumask_test_cpu(cpu, mask))
+		on_each_cpu_cond_mask(cond, func, info, true, cpumask_of(cpu));
+}
+
+static struct quell_mechanism concurrent = {
+	.name		= "concurrent",
+	.key		= &quell_concurrent_key.key,
+	.linux_own	= true,
+};
+
+static int __init concurrent_init(void)
+{
+	return quell_register(&concurrent);
+}
+subsys_initcall(concurrent_init);
+#endif

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Does lazy unmap flush ever let a CPU read what it must not? Usage:
+ *
+ *	luf_stale DIR [ROUNDS]
+ *
+ * with DIR on a file system that supports it (ext4). Each test has a reader
+ * that spins on another CPU over a mapping that is hot in that CPU's TLB, and a
+ * main thread that has the mapping paged out once (MADV_PAGEOUT), so that the
+ * reader goes on through stale entries, and then does what must end that:
+ *
+ *	release		the frames are given back and refilled with a pattern
+ *	write		the file is opened for writing and written
+ *	truncate	the file is truncated and grown again
+ *	swap-boot	ext4 swaps the file's content with its boot loader inode's
+ *	private		a thread writes to its private mapping
+ *	remap		another file is mapped at the same address
+ *	protect		the mapping is made inaccessible
+ *
+ * The main thread raises a flag when it is through. A reader that sees the flag
+ * and then reads the old content has used a stale entry: a violation. Nothing
+ * else happens in the mm in between, because a second madvise() or munmap()
+ * would flush and hide it. Each test also wants to see, in luf_park, that the
+ * folios were parked, and the last ones that folios which must not be are not.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+
+#include "util.h"
+
+#define EXT4_IOC_SWAP_BOOT	_IO('f', 17)
+
+#define OLD	0x01d01d01d01d01d0UL
+#define NEW	0x4e3e4e3e4e3e4e3eUL
+#define POISON	0xdeaddeaddeaddeadUL
+/* How long the reader looks for stale data after the flag, in rounds. */
+#define LOOKS	2000
+#define REFILL	(32UL << 20)
+
+struct reader {
+	pthread_t thread;
+	volatile uint64_t *map;
+	atomic_bool hot;		/* the reader has seen every page */
+	atomic_bool changed;		/* old content must not be seen any more */
+	atomic_bool stop;
+	atomic_ulong reads;
+	atomic_ulong stale;		/* old content after changed */
+	atomic_ulong wrong;		/* neither old nor new content */
+};
+
+static char path[4096], other_path[4096 + 8];
+static int rounds = 20;
+static __thread sigjmp_buf *fault_jump;
+
+static void on_fault(int sig)
+{
+	if (fault_jump)
+		siglongjmp(*fault_jump, 1);
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+static void *read_all(void *arg)
+{
+	struct reader *r = arg;
+	unsigned long looks = 0;
+	sigjmp_buf jump;
+
+	pin(1);
+	/* A fault is as good as new content: the entry was not used. */
+	if (sigsetjmp(jump, 1)) {
+		fault_jump = NULL;
+		atomic_store(&r->stop, true);
+		return NULL;
+	}
+	fault_jump = &jump;
+
+	while (!atomic_load(&r->stop) && looks < LOOKS) {
+		for (int i = 0; i < PAGES; i++) {
+			bool changed = atomic_load(&r->changed);
+			uint64_t v = r->map[i * PAGE / 8];
+
+			if (v != OLD && v != NEW && v != 0)
+				atomic_fetch_add(&r->wrong, 1);
+			else if (changed && v == OLD)
+				atomic_fetch_add(&r->stale, 1);
+		}
+		looks += atomic_load(&r->changed);
+		atomic_fetch_add(&r->reads, PAGES);
+		atomic_store(&r->hot, true);
+	}
+	fault_jump = NULL;
+	atomic_store(&r->stop, true);
+	return NULL;
+}
+
+static void put_new(int fd)
+{
+	uint64_t value = NEW;
+
+	for (int i = 0; i < PAGES; i++)
+		if (pwrite(fd, &value, sizeof(value), i * PAGE) != sizeof(value))
+			die("pwrite");
+}
+
+/* What each test does between the page-out and the flag. */
+
+static void do_release(struct reader *r)
+{
+	uint64_t *fill;
+
+	(void)r;
+	write_file(QUELL_SYSFS "luf/drain", "1");
+	fill = mmap(NULL, REFILL, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (fill == MAP_FAILED)
+		die("mmap");
+	for (unsigned long i = 0; i < REFILL / 8; i++)
+		fill[i] = POISON;
+	usleep(20000);
+	munmap(fill, REFILL);
+}
+
+static void do_write(struct reader *r)
+{
+	int fd = open(path, O_RDWR);
+
+	(void)r;
+	if (fd < 0)
+		die(path);
+	put_new(fd);
+	close(fd);
+}
+
+static void do_truncate(struct reader *r)
+{
+	(void)r;
+	if (truncate(path, 0) || truncate(path, SIZE))
+		die("truncate");
+}
+
+static void do_swap_boot(struct reader *r)
+{
+	int fd = open(path, O_RDWR);
+
+	(void)r;
+	if (fd < 0 || ioctl(fd, EXT4_IOC_SWAP_BOOT))
+		die("EXT4_IOC_SWAP_BOOT");
+	close(fd);
+}
+
+/* So that there is new content to swap in. */
+static void prepare_swap_boot(void)
+{
+	fill_file(path, NEW);
+	do_swap_boot(NULL);
+}
+
+static void do_private(struct reader *r)
+{
+	for (int i = 0; i < PAGES; i++)
+		r->map[i * PAGE / 8] = NEW;
+}
+
+static void do_remap(struct reader *r)
+{
+	int fd = open(other_path, O_RDONLY);
+
+	if (fd < 0)
+		die(other_path);
+	if (mmap((void *)r->map, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) ==
+	    MAP_FAILED)
+		die("mmap");
+	close(fd);
+}
+
+static void do_protect(struct reader *r)
+{
+	if (mprotect((void *)r->map, SIZE, PROT_NONE))
+		die("mprotect");
+}
+
+static const struct test {
+	const char *name;
+	int flags;
+	void (*change)(struct reader *r);
+	void (*prepare)(void);
+	bool old_is_fine;	/* the content does not change */
+} tests[] = {
+	{ .name = "release",	.flags = MAP_SHARED,	.change = do_release,
+	  .old_is_fine = true },
+	{ .name = "write",	.flags = MAP_SHARED,	.change = do_write },
+	{ .name = "truncate",	.flags = MAP_SHARED,	.change = do_truncate },
+	{ .name = "swap-boot",	.flags = MAP_SHARED,	.change = do_swap_boot,
+	  .prepare = prepare_swap_boot },
+	{ .name = "private",	.flags = MAP_PRIVATE,	.change = do_private },
+	{ .name = "remap",	.flags = MAP_SHARED,	.change = do_remap },
+	{ .name = "protect",	.flags = MAP_SHARED,	.change = do_protect },
+};
+
+static void run(const struct test *t)
+{
+	unsigned long reads = 0, stale = 0, wrong = 0;
+	long parked = 0;
+
+	for (int i = 0; i < rounds; i++) {
+		struct reader r = { 0 };
+
+		if (t->prepare)
+			t->prepare();
+		fill_file(path, OLD);
+		r.map = map_file(path, t->flags);
+		if (pthread_create(&r.thread, NULL, read_all, &r))
+			die("pthread_create");
+		while (!atomic_load(&r.hot))
+			;
+		parked += pageout((void *)r.map, "luf_park");
+		t->change(&r);
+		if (t->old_is_fine) {
+			usleep(5000);
+			atomic_store(&r.stop, true);
+		}
+		atomic_store(&r.changed, true);
+		pthread_join(r.thread, NULL);
+		reads += atomic_load(&r.reads);
+		if (!t->old_is_fine)
+			stale += atomic_load(&r.stale);
+		wrong += atomic_load(&r.wrong);
+		munmap((void *)r.map, SIZE);
+	}
+	/* A folio that is busy at the moment may be missed, most may not. */
+	tap_result(!stale && !wrong && parked >= rounds * PAGES / 2,
+		   "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages parked",
+		   t->name, reads, stale, wrong, parked, rounds * (int)PAGES);
+}
+
+static void try_to_park(const char *name, const char *file, bool writer,
+			bool expected)
+{
+	int fd = writer ? open(file, O_RDWR) : -1;
+	void *map = map_file(file, MAP_SHARED);
+	long parked;
+
+	touch_on_other_cpu(map);
+	parked = pageout(map, "luf_park");
+	tap_result(expected ? parked >= PAGES / 2 : parked == 0,
+		   "luf_stale %s: %ld pages parked", name, parked);
+	munmap(map, SIZE);
+	if (fd >= 0)
+		close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	struct sigaction fault = { .sa_handler = on_fault };
+	char on[8];
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: luf_stale DIR [ROUNDS]\n");
+		return 2;
+	}
+	if (argc > 2)
+		rounds = atoi(argv[2]);
+	if (access(QUELL_SYSFS "luf/enabled", R_OK))
+		tap_skip_all("this kernel has no lazy unmap flush");
+	read_file(QUELL_SYSFS "luf/enabled", on, sizeof(on));
+	if (on[0] != '1')
+		tap_skip_all("lazy unmap flush is switched off");
+
+	sigaction(SIGBUS, &fault, NULL);
+	sigaction(SIGSEGV, &fault, NULL);
+	snprintf(path, sizeof(path), "%s/luf_stale", argv[1]);
+	snprintf(other_path, sizeof(other_path), "%s.other", path);
+	fill_file(path, OLD);
+	fill_file(other_path, NEW);
+	pin(0);
+
+	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+		run(&tests[i]);
+
+	fill_file(path, OLD);
+	try_to_park("open for reading", path, false, true);
+	try_to_park("open for writing", path, true, false);
+	fill_file("/dev/shm/luf_stale", OLD);
+	try_to_park("tmpfs", "/dev/shm/luf_stale", false, false);
+	unlink("/dev/shm/luf_stale");
+	unlink(path);
+	unlink(other_path);
+	return tap_end();
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Do the switches in /sys/kernel/mm/quell/ switch? Usage:
+ *
+ *	switches DIR
+ *
+ * with DIR on a file system that lazy unmap flush supports (ext4).
+ */
+#define _GNU_SOURCE
+#include "util.h"
+
+static const char * const names[] = {
+	"unmap_batch", "concurrent", "zap_batch", "luf",
+};
+
+#define NAMES	((int)(sizeof(names) / sizeof(names[0])))
+
+static char file[4096];
+
+static void set_switch(const char *name, const char *value)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", name);
+	write_file(path, value);
+}
+
+static int get_switch(const char *name)
+{
+	char path[128], text[8];
+
+	snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", name);
+	read_file(path, text, sizeof(text));
+	return atoi(text);
+}
+
+/* A page-out of PAGES pages that two CPUs have cached: how much rises @counter? */
+static long try_pageout(const char *counter)
+{
+	void *map = map_file(file, MAP_SHARED);
+	volatile uint64_t *words = map;
+	long rise;
+
+	touch_on_other_cpu(map);
+	for (int i = 0; i < PAGES; i++)
+		(void)words[i * PAGE / 8];
+	rise = pageout(map, counter);
+	munmap(map, SIZE);
+	return rise;
+}
+
+static volatile bool spin_stop;
+
+static void *spin(void *arg)
+{
+	(void)arg;
+	pin(1);
+	while (!spin_stop)
+		;
+	return NULL;
+}
+
+/* Anonymous memory, huge if possible, unmapped in one go: is it still right? */
+static bool zap_works(void)
+{
+	size_t size = 8UL << 20;
+	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool right = true;
+
+	if (map == MAP_FAILED)
+		die("mmap");
+	madvise(map, size, MADV_HUGEPAGE);
+	memset(map, 1, size);
+	/* Map what is huge by PTEs, so that there is something to batch. */
+	mprotect(map + PAGE, PAGE, PROT_READ);
+	if (madvise(map, size, MADV_DONTNEED))
+		die("MADV_DONTNEED");
+	for (size_t i = 0; i < size; i += PAGE)
+		right &= map[i] == 0;
+	munmap(map, size);
+	return right;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	int wrong;
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: switches DIR\n");
+		return 2;
+	}
+	if (access(QUELL_SYSFS, R_OK))
+		tap_skip_all("this is no Quell kernel");
+	snprintf(file, sizeof(file), "%s/switches", argv[1]);
+	fill_file(file, 1);
+	pin(0);
+
+	for (int i = 0; i < NAMES; i++) {
+		bool ok = get_switch(names[i]) == 1;
+
+		set_switch(names[i], "0");
+		ok &= get_switch(names[i]) == 0;
+		set_switch(names[i], "0");
+		set_switch(names[i], "1");
+		ok &= get_switch(names[i]) == 1;
+		tap_result(ok, "switches %s: on, off, on", names[i]);
+	}
+
+	wrong = open(QUELL_SYSFS "luf/enabled", O_WRONLY);
+	tap_result(wrong >= 0 && write(wrong, "maybe", 5) < 0 && errno == EINVAL,
+		   "switches refuse what is neither 0 nor 1");
+	close(wrong);
+
+	if (pthread_create(&thread, NULL, spin, NULL))
+		die("pthread_create");
+	usleep(20000);
+
+	{
+		long on = try_pageout("luf_park"), off;
+
+		set_switch("luf", "0");
+		off = try_pageout("luf_park");
+		tap_result(on >= PAGES / 2 && off == 0,
+			   "switches luf: %ld pages parked when on, %ld when off",
+			   on, off);
+		tap_result(vm_counter("nr_luf_parked") == 0,
+			   "switches luf: nothing stays parked when off");
+	}
+	{
+		long on = try_pageout("nr_tlb_remote_flush"), off;
+
+		set_switch("unmap_batch", "0");
+		off = try_pageout("nr_tlb_remote_flush");
+		set_switch("unmap_batch", "1");
+		tap_result(on > 0 && on < PAGES / 4 && off >= PAGES / 2,
+			   "switches unmap_batch: %ld flushes for %d pages when on, %ld when off",
+			   on, PAGES, off);
+	}
+	set_switch("luf", "1");
+	{
+		long received;
+
+		set_switch("concurrent", "0");
+		received = vm_counter("nr_tlb_remote_flush_received");
+		tap_result(zap_works() &&
+			   vm_counter("nr_tlb_remote_flush_received") > received,
+			   "switches concurrent: remote CPUs are flushed when off");
+		set_switch("concurrent", "1");
+	}
+	set_switch("zap_batch", "0");
+	tap_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when off");
+	set_switch("zap_batch", "1");
+	tap_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when on");
+
+	spin_stop = true;
+	pthread_join(thread, NULL);
+	unlink(file);
+	return tap_end();
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the tests in this folder share: TAP output, /proc/vmstat, the switches,
+ * and a mapped file of PAGES pages. Include after _GNU_SOURCE.
+ */
+#ifndef QUELL_UTIL_H
+#define QUELL_UTIL_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define QUELL_SYSFS	"/sys/kernel/mm/quell/"
+#define KSFT_SKIP	4
+
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT	21
+#endif
+
+#define PAGES	64
+#define PAGE	4096UL
+#define SIZE	(PAGES * PAGE)
+
+static int tap_count, tap_failed;
+
+static inline void tap_result(bool ok, const char *fmt, ...)
+{
+	va_list args;
+
+	printf("%sok %d ", ok ? "" : "not ", ++tap_count);
+	va_start(args, fmt);
+	vprintf(fmt, args);
+	va_end(args);
+	putchar('\n');
+	fflush(stdout);
+	tap_failed += !ok;
+}
+
+static inline int tap_end(void)
+{
+	printf("1..%d\n", tap_count);
+	return tap_failed ? 1 : 0;
+}
+
+static inline void tap_skip_all(const char *why)
+{
+	printf("1..0 # SKIP %s\n", why);
+	exit(KSFT_SKIP);
+}
+
+static inline void die(const char *what)
+{
+	printf("Bail out! %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static inline void write_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "w");
+
+	if (!f || fputs(text, f) < 0 || fclose(f))
+		die(path);
+}
+
+static inline void read_file(const char *path, char *buf, int size)
+{
+	FILE *f = fopen(path, "r");
+
+	if (!f || !fgets(buf, size, f))
+		die(path);
+	fclose(f);
+}
+
+/* A counter of /proc/vmstat; -1 if there is none of that name. */
+static inline long vm_counter(const char *name)
+{
+	FILE *f = fopen("/proc/vmstat", "r");
+	char line[128], key[64];
+	long value, found = -1;
+
+	if (!f)
+		die("/proc/vmstat");
+	while (found < 0 && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%63s %ld", key, &value) == 2 &&
+		    !strcmp(key, name))
+			found = value;
+	fclose(f);
+	return found;
+}
+
+static inline void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("two CPUs are needed");
+}
+
+static inline void fill_file(const char *name, uint64_t value)
+{
+	uint64_t page[PAGE / 8];
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	if (fd < 0)
+		die(name);
+	for (unsigned long i = 0; i < PAGE / 8; i++)
+		page[i] = value;
+	for (int i = 0; i < PAGES; i++)
+		if (write(fd, page, PAGE) != (ssize_t)PAGE)
+			die(name);
+	if (fsync(fd) || close(fd))
+		die(name);
+}
+
+static inline void *map_file(const char *name, int flags)
+{
+	int fd = open(name, O_RDONLY);
+	void *map;
+
+	if (fd < 0)
+		die(name);
+	map = mmap(NULL, SIZE, flags & MAP_PRIVATE ? PROT_READ | PROT_WRITE :
+		   PROT_READ, flags, fd, 0);
+	if (map == MAP_FAILED)
+		die("mmap");
+	close(fd);
+	return map;
+}
+
+/* Touch the mapping on another CPU, as what is only local is never deferred. */
+static inline void *touch_thread(void *arg)
+{
+	volatile uint64_t *map = arg;
+
+	pin(1);
+	for (int i = 0; i < PAGES; i++)
+		(void)map[i * PAGE / 8];
+	return NULL;
+}
+
+static inline void touch_on_other_cpu(void *map)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, touch_thread, map))
+		die("pthread_create");
+	pthread_join(thread, NULL);
+}
+
+/* Page the mapping out. Returns by how much the counter of vm_counter() rose. */
+static inline long pageout(void *map, const char *counter)
+{
+	long before = vm_counter(counter);
+
+	if (madvise(map, SIZE, MADV_PAGEOUT))
+		die("MADV_PAGEOUT");
+	return vm_counter(counter) - before;
+}
+
+#endif /* QUELL_UTIL_H */
