@@ -655,7 +655,7 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
 
 	limit = luf_lot_limit(luf_node_managed(pgdat));
 	if (luf_parked(nid) > limit)
-		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2);
+		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1);
 }
 
 /* --- Hooks of what changes the content that an address denotes -------------- */

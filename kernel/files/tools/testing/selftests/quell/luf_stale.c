@@ -10,6 +10,7 @@
  * reader goes on through stale entries, and then does what must end that:
  *
  *	release		the frames are given back and refilled with a pattern
+ *	full lot	the same, because there is no room in the lot
  *	write		the file is opened for writing and written
  *	truncate	the file is truncated and grown again
  *	swap-boot	ext4 swaps the file's content with its boot loader inode's
@@ -108,12 +109,11 @@ static void put_new(int fd)
 
 /* What each test does between the page-out and the flag. */
 
-static void do_release(struct reader *r)
+static void do_refill(struct reader *r)
 {
 	uint64_t *fill;
 
 	(void)r;
-	write_file(QUELL_SYSFS "luf/drain", "1");
 	fill = mmap(NULL, REFILL, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (fill == MAP_FAILED)
@@ -122,6 +122,12 @@ static void do_release(struct reader *r)
 		fill[i] = POISON;
 	usleep(20000);
 	munmap(fill, REFILL);
+}
+
+static void do_release(struct reader *r)
+{
+	write_file(QUELL_SYSFS "luf/drain", "1");
+	do_refill(r);
 }
 
 static void do_write(struct reader *r)
@@ -188,10 +194,13 @@ static const struct test {
 	int flags;
 	void (*change)(struct reader *r);
 	void (*prepare)(void);
+	const char *lot_pages;
 	bool old_is_fine;	/* the content does not change */
 } tests[] = {
 	{ .name = "release",	.flags = MAP_SHARED,	.change = do_release,
 	  .old_is_fine = true },
+	{ .name = "full lot",	.flags = MAP_SHARED,	.change = do_refill,
+	  .old_is_fine = true,	.lot_pages = "1" },
 	{ .name = "write",	.flags = MAP_SHARED,	.change = do_write },
 	{ .name = "truncate",	.flags = MAP_SHARED,	.change = do_truncate },
 	{ .name = "swap-boot",	.flags = MAP_SHARED,	.change = do_swap_boot,
@@ -204,7 +213,12 @@ static const struct test {
 static void run(const struct test *t)
 {
 	unsigned long reads = 0, stale = 0, wrong = 0;
+	char lot_pages[32];
 	long parked = 0;
+
+	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
+	if (t->lot_pages)
+		write_file(QUELL_SYSFS "luf/lot_pages", t->lot_pages);
 
 	for (int i = 0; i < rounds; i++) {
 		struct reader r = { 0 };
@@ -231,6 +245,7 @@ static void run(const struct test *t)
 		wrong += atomic_load(&r.wrong);
 		munmap((void *)r.map, SIZE);
 	}
+	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
 	/* A folio that is busy at the moment may be missed, most may not. */
 	tap_result(!stale && !wrong && parked >= rounds * PAGES / 2,
 		   "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages parked",
