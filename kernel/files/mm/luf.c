@@ -25,8 +25,9 @@
  * What may be parked
  * ------------------
  * Folios of a regular file, on a file system that set FS_LUF, without DAX, no
- * quota file, that nobody has open for writing; and only if every PTE that mapped the folio was
- * read-only and clean when it was cleared, and its flush could be deferred.
+ * quota file, that nobody has open for writing; and only if every PTE that mapped
+ * the folio was read-only and clean when it was cleared, and its flush could be
+ * deferred.
  *
  * R1: no frame reaches the page allocator inside its stale window
  * ---------------------------------------------------------------
