@@ -49,6 +49,8 @@ cmd=$build/kernel/.bounds.s.cmd
 # The tree as the makefiles named it, which may have been moved since.
 tree=$(sed -n 's|^source_kernel/bounds.s := \(.*\)/kernel/bounds.c$|\1|p' "$cmd")
 [ -n "$tree" ] || fail "$cmd does not name the kernel tree: build with O=."
+# It may be "..": for sed a pattern that means just this.
+tree=$(printf '%s\n' "$tree" | sed 's/[].[*^$\]/\\&/g')
 
 # Without the compiler's name (and ccache), what names the file, and the
 # dependency file.
@@ -60,10 +62,10 @@ case $flags in
 esac
 
 mkdir -p "$out/src" "$out/build" "$out/bin" "$out/lib" "$out/tmp" "$out/objects"
-printf '%s\n' "$flags" | sed "s|$tree|../src|g" > "$out/flags"
+printf '%s\n' "$flags" | sed "s|$tree/|../src/|g" > "$out/flags"
 
 # The headers each file needs, found by the compiler itself.
-printf '%s\n' "$flags" | sed "s|$tree|$source|g" > "$out/tmp/host-flags"
+printf '%s\n' "$flags" | sed "s|$tree/|$source/|g" > "$out/tmp/host-flags"
 for file in $files; do
 	echo "$file" >> "$out/files"
 	(cd "$build" && "$gcc" "@$out/tmp/host-flags" '-DKBUILD_MODNAME="x"' \
