@@ -138,7 +138,10 @@ class Measured:
             name: [[get(s)[name] for s in self.samples[side] if name in get(s)] for side in SIDES]
             for name in names
         }
-        return {name: stats.compare(a, b) for name, (a, b) in runs.items()}
+        return {
+            name: stats.compare(a, b, events=name in measure.EVENTS)
+            for name, (a, b) in runs.items()
+        }
 
     def _figures(self) -> dict[str, Any]:
         described: dict[str, measure.Figure] = {}

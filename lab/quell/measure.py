@@ -49,6 +49,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("system_s", "system", "s", False),
     Metric("peak_memory_kb", "peak memory", "kB", True),
 )
+# Those that count what happened in the guest, a little of which always does.
+EVENTS = frozenset(metric.name for metric in METRICS if not metric.unit)
 GUEST_INSTRUCTIONS = Metric("guest_instructions", "guest instructions", "", True)
 
 

@@ -37,7 +37,7 @@ class Options:
 
     workloads: Sequence[str] = ()
     command: Sequence[str] | None = None
-    runs: int = 3
+    runs: int = 5
     memory: int | None = None
     cpus: int | None = None
     accel: str = "auto"

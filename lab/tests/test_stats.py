@@ -41,6 +41,15 @@ def test_verdict(stock: list[int], quell: list[int], expected: str) -> None:
     assert stats.compare(stock, quell).verdict == expected
 
 
+def test_few_events_are_no_difference() -> None:
+    def judge(stock: list[int], quell: list[int], events: bool) -> str | None:
+        return stats.compare(stock, quell, events=events).verdict
+
+    assert judge([1, 1, 1], [2, 2, 4], events=True) == stats.SAME
+    assert judge([1, 1, 1], [2, 2, 4], events=False) == stats.WORSE
+    assert judge([1, 1, 1], [17, 17, 18], events=True) == stats.WORSE
+
+
 def test_verdict_where_more_is_better() -> None:
     assert stats.compare([1, 2], [3, 4], higher_is_better=True).verdict == stats.BETTER
     assert stats.compare([3, 4], [1, 2], higher_is_better=True).verdict == stats.WORSE

@@ -19,7 +19,7 @@ from quell.paths import Cache
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``compare``."""
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs per kernel (3)")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
     parser.add_argument(
         "--workload", "-w", action="append", default=[], metavar="NAME[,NAME...]",
         help="only these workloads (all)",

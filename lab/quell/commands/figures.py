@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", default=[], metavar="GROUP[,GROUP...]",
         help="only these groups of figures.toml (all)",
     )  # fmt: skip
-    parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs per kernel (3)")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument(
         "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
