@@ -40,7 +40,8 @@
  *  - Two drains: CPUs leave luf.owing under luf.mutex, which is held until the
  *    flush has returned, and both ways of settling look at luf.owing under it.
  *    A second drain never finds a mask without the CPUs that the first one is
- *    still flushing.
+ *    still flushing. A CPU leaves for good only by a flush, or because it is
+ *    lazy, both after the mask was emptied; see R5 for why not otherwise.
  *  - The mask is looked at without a lock before CPUs are added. A bit that is
  *    seen set there has not left yet: the PTE was cleared before the look, with
  *    a full barrier between (arch_luf_unmapped()), and the drain clears the
@@ -123,6 +124,20 @@
  * no user entry before it has compared; a CPU that computes without ever
  * switching is behind, and flushed.
  *
+ * That a CPU has caught up with a label does not take it out of luf.owing. What
+ * it saw may be older than the emptying of the mask, and a reclaimer in between
+ * has found it there and relies on it, for an entry that the CPU has cached since:
+ *
+ *	drain			CPU X			reclaim
+ *	clock = c
+ *				sees c, loads mm
+ *							clear PTE, label c + 1
+ *							X is in the mask: fine
+ *	empty the mask
+ *	X has seen c: leave it out?
+ *
+ * So it goes back into the mask.
+ *
  * With PTI the flush of the user's half is done on return to user space, as for
  * any other flush. luf_seen needs no barrier against the use of the entries: the
  * PTEs are gone, so what was dropped does not come back.
@@ -179,8 +194,8 @@ enum luf_drain_reason {
 DEFINE_STATIC_KEY_FALSE(luf_key);
 
 /* Both for arch_luf_behind(). */
-DEFINE_PER_CPU(u64, luf_seen);
-atomic64_t luf_clock = ATOMIC64_INIT(0);
+DEFINE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
+atomic64_t luf_clock __cacheline_aligned_in_smp = ATOMIC64_INIT(0);
 
 /**
  * struct luf_ledger - who owes a flush
@@ -242,7 +257,7 @@ static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
 {
 	if (!arch_luf_covered(&ledger->owing, mm)) {
 		spin_lock(&ledger->lock);
-		arch_tlbbatch_add_pending(&ledger->owing, mm, 0);
+		arch_luf_add_mm(&ledger->owing, mm);
 		spin_unlock(&ledger->lock);
 	}
 	/* The mask before the clock: pairs with luf_ledger_settle(). */
@@ -262,23 +277,21 @@ static bool luf_ledger_done(struct luf_ledger *ledger, u64 label)
 	return smp_load_acquire(&ledger->done) >= label;
 }
 
-/*
- * Up to which label is everything settled without a flush? May sleep.
- */
+/* Up to which label is everything settled, or needs no flush to be? */
 static u64 luf_ledger_settled(struct luf_ledger *ledger)
 {
-	u64 clock;
+	u64 label;
 
-	mutex_lock(&ledger->mutex);
-	clock = atomic64_read(ledger->clock);
-	/* The clock before the mask: a label up to @clock has its CPUs there. */
+	/* Who holds it is just flushing. */
+	if (!mutex_trylock(&ledger->mutex))
+		return READ_ONCE(ledger->done);
+	label = atomic64_read(ledger->clock);
+	/* The clock before the mask: a label up to it has its CPUs there. */
 	smp_mb();
-	spin_lock(&ledger->lock);
-	clock = arch_luf_least(&ledger->owing, clock);
-	spin_unlock(&ledger->lock);
-	clock = max(clock, ledger->done);
+	label = arch_luf_least(&ledger->owing, label);
+	label = max(label, ledger->done);
 	mutex_unlock(&ledger->mutex);
-	return clock;
+	return label;
 }
 
 /*
@@ -287,7 +300,7 @@ static u64 luf_ledger_settled(struct luf_ledger *ledger)
  */
 static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 {
-	bool behind, later;
+	bool behind;
 	u64 clock;
 
 	if (luf_ledger_done(ledger, need))
@@ -309,19 +322,19 @@ static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 	smp_mb();
 
 	memset(&ledger->later, 0, sizeof(ledger->later));
-	behind = arch_luf_sort(&ledger->flushing, &ledger->later, need, clock,
-			       &later);
+	arch_luf_sort(&ledger->flushing, &ledger->later, need);
+	behind = !arch_luf_empty(&ledger->flushing);
 	if (behind)
 		arch_tlbbatch_flush(&ledger->flushing);
-	if (later) {
-		/* Not behind what is needed now, but maybe what follows. */
+	if (!arch_luf_empty(&ledger->later)) {
+		/* Not behind what is needed now, but maybe what follows: R5. */
 		spin_lock(&ledger->lock);
 		arch_luf_add(&ledger->owing, &ledger->later);
 		spin_unlock(&ledger->lock);
-	} else {
-		/* Pairs with luf_ledger_done(): after the flush. */
-		smp_store_release(&ledger->done, clock);
+		clock = need;
 	}
+	/* Pairs with luf_ledger_done(): after the flush. */
+	smp_store_release(&ledger->done, clock);
 	mutex_unlock(&ledger->mutex);
 	return behind;
 }
@@ -677,6 +690,8 @@ void luf_write_access(struct inode *inode)
 	smp_mb__after_atomic();
 	if (likely(!test_bit(AS_LUF, &mapping->flags)))
 		return;
+	/* The bit before the clock. */
+	smp_rmb();
 
 	count_vm_event(LUF_WRITE_ACCESS);
 	luf_settle_all(luf_ledger_now(&luf));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * KUnit tests of the bookkeeping: the ledger of owed flushes and the lot. They
- * use a ledger and a lot of their own, and real folios and an mm that no CPU has
- * loaded. The clock starts where luf_seen never comes, so that every CPU is
- * behind unless a test says otherwise.
+ * use a ledger and a lot of their own, and real folios. The clock starts where
+ * luf_seen never comes, so that every CPU that is not lazy is behind.
  */
 #include <kunit/test.h>
+#include <linux/kthread.h>
 #include <linux/sched/mm.h>
 
 #define LUF_START	BIT_ULL(62)
@@ -14,7 +14,8 @@ struct luf_test {
 	struct luf_ledger ledger;
 	atomic64_t clock;
 	struct luf_lot lot;
-	struct mm_struct *mm;
+	struct mm_struct *mm;		/* whose CPUs owe */
+	struct mm_struct *loaded;	/* so that our CPU is not lazy */
 };
 
 static int luf_test_init(struct kunit *test)
@@ -23,15 +24,16 @@ static int luf_test_init(struct kunit *test)
 
 	if (!t)
 		return -ENOMEM;
+	test->priv = t;
 	t->mm = mm_alloc();
-	if (!t->mm)
+	t->loaded = mm_alloc();
+	if (!t->mm || !t->loaded)
 		return -ENOMEM;
 	spin_lock_init(&t->ledger.lock);
 	mutex_init(&t->ledger.mutex);
 	atomic64_set(&t->clock, LUF_START);
 	t->ledger.clock = &t->clock;
 	luf_lot_init(&t->lot);
-	test->priv = t;
 	return 0;
 }
 
@@ -41,6 +43,25 @@ static void luf_test_exit(struct kunit *test)
 
 	if (t && t->mm)
 		mmput(t->mm);
+	if (t && t->loaded)
+		mmput(t->loaded);
+}
+
+/*
+ * Stay on this CPU and have an mm loaded: a CPU that is not lazy. Nothing in
+ * between may end the test.
+ */
+static unsigned int luf_test_begin(struct luf_test *t)
+{
+	migrate_disable();
+	kthread_use_mm(t->loaded);
+	return smp_processor_id();
+}
+
+static void luf_test_end(struct luf_test *t)
+{
+	kthread_unuse_mm(t->loaded);
+	migrate_enable();
 }
 
 /* A folio on @list; the tests free what they take. */
@@ -91,16 +112,18 @@ static void luf_ledger_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
-	u64 label = luf_test_owe(t, 0);
+	unsigned int cpu = luf_test_begin(t);
+	u64 label = luf_test_owe(t, cpu);
 
 	KUNIT_EXPECT_EQ(test, label, LUF_START + 1);
-	KUNIT_EXPECT_TRUE(test, luf_test_owes(t, 0));
+	KUNIT_EXPECT_TRUE(test, luf_test_owes(t, cpu));
 	KUNIT_EXPECT_FALSE(test, luf_ledger_done(ledger, label));
 
 	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, label));
 	KUNIT_EXPECT_TRUE(test, luf_ledger_done(ledger, label));
-	KUNIT_EXPECT_FALSE(test, luf_test_owes(t, 0));
+	KUNIT_EXPECT_FALSE(test, luf_test_owes(t, cpu));
 	KUNIT_EXPECT_EQ(test, atomic64_read(&t->clock), label);
+	luf_test_end(t);
 }
 
 /* What is settled costs nothing, and neither does what nobody owes. */
@@ -108,7 +131,7 @@ static void luf_ledger_again_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
-	u64 label = luf_test_owe(t, 0);
+	u64 label = luf_test_owe(t, luf_test_begin(t));
 
 	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, label));
 	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, label));
@@ -116,6 +139,7 @@ static void luf_ledger_again_test(struct kunit *test)
 
 	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, luf_ledger_now(ledger)));
 	KUNIT_EXPECT_EQ(test, ledger->done, label + 1);
+	luf_test_end(t);
 }
 
 /* What becomes owed after a flush took the mask has a label beyond it. */
@@ -123,67 +147,77 @@ static void luf_ledger_next_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
-	u64 first = luf_test_owe(t, 0), second;
+	unsigned int cpu = luf_test_begin(t);
+	u64 first = luf_test_owe(t, cpu), second;
 
 	luf_ledger_settle(ledger, first);
-	second = luf_test_owe(t, 0);
+	second = luf_test_owe(t, cpu);
 	KUNIT_EXPECT_GT(test, second, ledger->done);
-	KUNIT_EXPECT_TRUE(test, luf_test_owes(t, 0));
+	KUNIT_EXPECT_TRUE(test, luf_test_owes(t, cpu));
 	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, second));
+	luf_test_end(t);
 }
 
 /*
- * A CPU that has caught up with a label is not flushed for it: the folio is
- * settled without a flush. It stays in the mask for what comes after.
+ * A CPU that has caught up with a label needs no flush for it, but stays in the
+ * mask for what it has cached since. One that has not is behind, and flushed.
+ * The thresholds are set around what this CPU has really seen.
  */
-static void luf_ledger_aged_test(struct kunit *test)
+static void luf_ledger_seen_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
-	u64 *seen = &per_cpu(luf_seen, 0), saved;
-	u64 label;
-
-	luf_test_owe(t, 0);
-	label = atomic64_inc_return(&t->clock);
-	/* CPU 0 switches: for this test only, and nobody else looks. */
-	preempt_disable();
-	local_irq_disable();
-	saved = *seen;
-	*seen = label - 1;
-	KUNIT_EXPECT_EQ(test, arch_luf_least(&ledger->owing, label), label - 1);
-	*seen = label;
-	KUNIT_EXPECT_EQ(test, arch_luf_least(&ledger->owing, label), label);
-	*seen = label + 1;
-	KUNIT_EXPECT_EQ(test, arch_luf_least(&ledger->owing, label), label);
-	*seen = saved;
-	local_irq_enable();
-	preempt_enable();
-}
-
-/* Who is behind is flushed now, who is behind later only goes back. */
-static void luf_ledger_sort_test(struct kunit *test)
-{
-	struct luf_test *t = test->priv;
-	struct luf_ledger *ledger = &t->ledger;
-	u64 *seen = &per_cpu(luf_seen, 0), saved;
-	bool behind[3], later[3];
+	unsigned int cpu = luf_test_begin(t);
+	u64 least[3], seen;
+	bool behind[2], later[2];
 	int i;
 
-	for (i = 0; i < 3; i++) {
-		luf_test_owe(t, 0);
+	luf_test_owe(t, cpu);
+	local_irq_disable();
+	seen = this_cpu_read(luf_seen);
+	for (i = 0; i < 3; i++)
+		least[i] = arch_luf_least(&ledger->owing, seen + i) - seen;
+	for (i = 0; i < 2; i++) {
 		ledger->flushing = ledger->owing;
 		memset(&ledger->later, 0, sizeof(ledger->later));
-		local_irq_disable();
-		saved = *seen;
-		*seen = LUF_START + i;
-		behind[i] = arch_luf_sort(&ledger->flushing, &ledger->later,
-					  LUF_START + 1, LUF_START + 2, &later[i]);
-		*seen = saved;
-		local_irq_enable();
+		arch_luf_sort(&ledger->flushing, &ledger->later, seen + i);
+		behind[i] = !arch_luf_empty(&ledger->flushing);
+		later[i] = !arch_luf_empty(&ledger->later);
 	}
-	KUNIT_EXPECT_TRUE(test, behind[0] && !later[0]);
-	KUNIT_EXPECT_TRUE(test, !behind[1] && later[1]);
-	KUNIT_EXPECT_TRUE(test, !behind[2] && !later[2]);
+	local_irq_enable();
+	luf_test_end(t);
+
+	for (i = 0; i < 3; i++)
+		KUNIT_EXPECT_EQ(test, least[i], 0);
+	KUNIT_EXPECT_TRUE(test, !behind[0] && later[0]);
+	KUNIT_EXPECT_TRUE(test, behind[1] && !later[1]);
+}
+
+/*
+ * Settling without a flush leaves the CPU in the mask. Otherwise an owner that
+ * found it there while the mask was being taken would lose it: R5.
+ */
+static void luf_ledger_stays_test(struct kunit *test)
+{
+	struct luf_test *t = test->priv;
+	struct luf_ledger *ledger = &t->ledger;
+	bool flushed, owes;
+	unsigned int cpu;
+
+	if (!static_branch_likely(&luf_key))
+		kunit_skip(test, "luf is switched off");
+
+	/* The switch that luf_test_begin() makes has seen at least this. */
+	atomic64_inc(&luf_clock);
+	cpu = luf_test_begin(t);
+	luf_test_owe(t, cpu);
+	flushed = luf_ledger_settle(ledger, 1);
+	owes = luf_test_owes(t, cpu);
+	luf_test_end(t);
+
+	KUNIT_EXPECT_FALSE(test, flushed);
+	KUNIT_EXPECT_TRUE(test, owes);
+	KUNIT_EXPECT_EQ(test, ledger->done, 1);
 }
 
 /* The mask is the union of the mms' masks, and a covered mm adds nothing. */
@@ -331,8 +365,8 @@ static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_ledger_test),
 	KUNIT_CASE(luf_ledger_again_test),
 	KUNIT_CASE(luf_ledger_next_test),
-	KUNIT_CASE(luf_ledger_aged_test),
-	KUNIT_CASE(luf_ledger_sort_test),
+	KUNIT_CASE(luf_ledger_seen_test),
+	KUNIT_CASE(luf_ledger_stays_test),
 	KUNIT_CASE(luf_ledger_covered_test),
 	KUNIT_CASE(luf_lot_count_test),
 	KUNIT_CASE(luf_lot_label_test),

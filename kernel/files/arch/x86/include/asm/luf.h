@@ -17,7 +17,7 @@
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
 extern atomic64_t luf_clock;
-DECLARE_PER_CPU(u64, luf_seen);
+DECLARE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
 
 /*
  * This CPU is about to read the tlb_gen that it will catch up with. Interrupts
@@ -38,16 +38,21 @@ static inline u64 luf_look_at_clock(void)
 /* This CPU uses no entry that the tlb_gen it read after @clock made stale. */
 static inline void luf_caught_up(u64 clock)
 {
-	if (static_branch_likely(&luf_key))
+	/* Others look at it: do not dirty the cache line for nothing. */
+	if (static_branch_likely(&luf_key) && this_cpu_read(luf_seen) != clock)
 		this_cpu_write(luf_seen, clock);
 }
 
-/* May @cpu use an entry whose PTE was cleared at @clock or before? */
-static inline bool arch_luf_behind(unsigned int cpu, u64 clock)
+/* A lazy CPU compares tlb_gen before it uses any entry of a user again. */
+static inline bool arch_luf_lazy(unsigned int cpu)
 {
-	/* A lazy CPU compares tlb_gen before it uses any entry again. */
-	return !per_cpu(cpu_tlbstate_shared.is_lazy, cpu) &&
-	       READ_ONCE(per_cpu(luf_seen, cpu)) < clock;
+	return READ_ONCE(per_cpu(cpu_tlbstate_shared.is_lazy, cpu));
+}
+
+/* May @cpu use an entry that became stale with a label up to @label? */
+static inline bool arch_luf_behind(unsigned int cpu, u64 label)
+{
+	return !arch_luf_lazy(cpu) && READ_ONCE(per_cpu(luf_seen, cpu)) < label;
 }
 
 /*
@@ -68,20 +73,30 @@ static inline bool arch_luf_covered(const struct arch_tlbflush_unmap_batch *batc
 	return data_race(cpumask_subset(mm_cpumask(mm), &batch->cpumask));
 }
 
+static inline void arch_luf_add_mm(struct arch_tlbflush_unmap_batch *batch,
+				   struct mm_struct *mm)
+{
+	cpumask_or(&batch->cpumask, &batch->cpumask, mm_cpumask(mm));
+}
+
 static inline void arch_luf_add(struct arch_tlbflush_unmap_batch *batch,
 				const struct arch_tlbflush_unmap_batch *more)
 {
 	cpumask_or(&batch->cpumask, &batch->cpumask, &more->cpumask);
 }
 
+static inline bool arch_luf_empty(const struct arch_tlbflush_unmap_batch *batch)
+{
+	return cpumask_empty(&batch->cpumask);
+}
+
 /*
- * Leave in @batch the CPUs that are behind @need. Those that are not, but are
- * behind @clock, go to @later. Returns whether @batch has any; *@any_later says
- * that of @later.
+ * Leave in @batch the CPUs that are behind @need. Those that are not go to
+ * @later, or nowhere if they are lazy.
  */
-static inline bool arch_luf_sort(struct arch_tlbflush_unmap_batch *batch,
+static inline void arch_luf_sort(struct arch_tlbflush_unmap_batch *batch,
 				 struct arch_tlbflush_unmap_batch *later,
-				 u64 need, u64 clock, bool *any_later)
+				 u64 need)
 {
 	unsigned int cpu;
 
@@ -89,23 +104,24 @@ static inline bool arch_luf_sort(struct arch_tlbflush_unmap_batch *batch,
 		if (arch_luf_behind(cpu, need))
 			continue;
 		cpumask_clear_cpu(cpu, &batch->cpumask);
-		if (arch_luf_behind(cpu, clock))
+		if (!arch_luf_lazy(cpu))
 			cpumask_set_cpu(cpu, &later->cpumask);
 	}
-	*any_later = !cpumask_empty(&later->cpumask);
-	return !cpumask_empty(&batch->cpumask);
 }
 
-/* The last value up to @clock that no CPU of @batch is behind. */
+/*
+ * The last label up to @label that no CPU of @batch is behind. CPUs may be added
+ * meanwhile; they are for greater labels.
+ */
 static inline u64 arch_luf_least(const struct arch_tlbflush_unmap_batch *batch,
-				 u64 clock)
+				 u64 label)
 {
 	unsigned int cpu;
 
 	for_each_cpu(cpu, &batch->cpumask)
-		if (arch_luf_behind(cpu, clock))
-			clock = min(clock, READ_ONCE(per_cpu(luf_seen, cpu)));
-	return clock;
+		if (arch_luf_behind(cpu, label))
+			label = min(label, READ_ONCE(per_cpu(luf_seen, cpu)));
+	return label;
 }
 
 #else
