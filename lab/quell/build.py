@@ -356,13 +356,12 @@ def _make_image(name: str, source: Source, work: _Work, cache: Cache, log: Path)
 
         make = _make_argv(work.src, work.obj, name, cache, "bzImage")
         result = proc.run(make, log=log, check=False, on_line=on_line)
-        if result.returncode == 0:
-            bar.update(completed=total)
-    if result.returncode >= 0:
-        # make ended by itself, so it left no half-written object.
-        work.marker.unlink()
-    if result.returncode != 0:
-        raise _build_error(f"building the {name} kernel failed", result.stdout, log)
+        if result.returncode >= 0:
+            # make ended by itself, so it left no half-written object.
+            work.marker.unlink()
+        if result.returncode != 0:
+            raise _build_error(f"building the {name} kernel failed", result.stdout, log)
+        bar.update(completed=total)
     ui.note(f"built the {name} kernel in {ui.duration(time.monotonic() - started)}")
     return count if fresh else total
 
