@@ -37,7 +37,7 @@ struct quell_dir {
 
 /*
  * Does @param switch the mechanism @name on? @linux_own: "off" does not mean
- * this one. @known is set if the name stands in @param.
+ * this one.
  */
 static bool __init quell_param_wants(const char *param, const char *name,
 				     bool linux_own)
