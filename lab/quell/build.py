@@ -53,6 +53,7 @@ class Spec:
 KERNELS = {
     "stock": Spec(("lab.config",), False),
     "quell": Spec(("lab.config", "quell.config"), True),
+    "debug": Spec(("lab.config", "quell.config", "debug.config"), True),
 }
 
 

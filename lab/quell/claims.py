@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from quell import machine, measure, stats
+from quell import machine, measure, stats, workload
 from quell.errors import QuellError, UsageError
 
 SCHEMA = "quell.figures/1"
-_METRICS = {m.name for m in measure.METRICS}
-_FIELDS = {
-    "name", "about", "workloads", "memory", "quell_args", "ratio_at_most", "not_worse", "same",
-    "tolerance", "slack",
-}  # fmt: skip
+_METRICS = {m.name for m in (*measure.METRICS, *measure.EXTRAS, measure.GUEST_INSTRUCTIONS)}
 
 
 @dataclass(frozen=True)
@@ -28,12 +24,24 @@ class Group:
     about: str
     workloads: tuple[str, ...]
     memory: str | None = None
+    cpus: int | None = None
+    deterministic: bool = False
+    runs: int | None = None
     quell_args: str = ""
     ratio_at_most: Mapping[str, float] = field(default_factory=dict)
+    within: Mapping[str, float] = field(default_factory=dict)
     not_worse: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
     tolerance: float = 0.0
     slack: float = 0.0
+
+    @property
+    def named(self) -> set[str]:
+        """The figures that the claims are about."""
+        return {*self.ratio_at_most, *self.within, *self.not_worse, *self.same}
+
+
+_FIELDS = {f.name for f in fields(Group)}
 
 
 def load(path: Path | None = None) -> list[Group]:
@@ -50,9 +58,9 @@ def load(path: Path | None = None) -> list[Group]:
     except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
         raise QuellError(f"{file} cannot be used: {error}") from error
     for group in groups:
-        for name in (*group.ratio_at_most, *group.not_worse, *group.same):
-            if name not in _METRICS:
-                raise QuellError(f"{file}: group {group.name} names the unknown figure {name}")
+        own = {name for item in workload.select(group.workloads) for name in item.figures}
+        for name in sorted(group.named - _METRICS - own):
+            raise QuellError(f"{file}: group {group.name} names the unknown figure {name}")
     return groups
 
 
@@ -70,16 +78,18 @@ def check(group: Group, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of a group for a result object: one for each workload and claim."""
     rows = []
     for comparison in result["comparisons"]:
-        workload = comparison["workload"]
-        memory_kb = result["environment"]["workloads"][workload]["memory_kb"]
+        name = comparison["workload"]
+        guest = result["environment"]["workloads"][name]
 
         def row(metric: str, claim: str, holds: bool, bound: float | None = None) -> None:
-            figure = comparison["metrics"][metric]  # noqa: B023
+            figure = _figure(comparison, metric)  # noqa: B023
             rows.append(
                 {
                     "group": group.name,
-                    "workload": workload,  # noqa: B023
-                    "memory": machine.format_memory(memory_kb * 1024),  # noqa: B023
+                    "workload": name,  # noqa: B023
+                    "memory": machine.format_memory(guest["memory_kb"] * 1024),  # noqa: B023
+                    "cpus": guest["cpus"],  # noqa: B023
+                    "deterministic": group.deterministic,
                     "quell_args": group.quell_args,
                     "metric": metric,
                     "claim": claim,
@@ -90,15 +100,28 @@ def check(group: Group, result: Mapping[str, Any]) -> list[dict[str, Any]]:
             )
 
         for metric, bound in group.ratio_at_most.items():
-            measured = comparison["metrics"][metric]["ratio"]
+            measured = _figure(comparison, metric)["ratio"]
             holds = measured is not None and measured <= bound
             row(metric, f"ratio at most {bound:g}", holds, bound)
+        for metric, share in group.within.items():
+            measured = _figure(comparison, metric)["ratio"]
+            holds = measured is not None and round(abs(measured - 1), 4) <= share
+            row(metric, f"within {share * 100:g} % of stock", holds, share)
         for metric in group.not_worse:
-            verdict = comparison["metrics"][metric]["verdict"]
-            row(metric, "not above stock", verdict != stats.WORSE)
+            verdict = _figure(comparison, metric)["verdict"]
+            row(metric, "not above stock", verdict not in (None, stats.WORSE))
         for metric in group.same:
-            row(metric, "as stock", _same(comparison["metrics"][metric], group))
+            row(metric, "as stock", _same(_figure(comparison, metric), group))
     return rows
+
+
+def _figure(comparison: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A figure of a comparison: one that every run has, or that the program printed."""
+    for part in ("metrics", "extras", "figures"):
+        if name in comparison[part]:
+            figure: Mapping[str, Any] = comparison[part][name]
+            return figure
+    raise QuellError(f"workload {comparison['workload']} gave no figure {name}")
 
 
 def _same(figure: Mapping[str, Any], group: Group) -> bool:

@@ -39,6 +39,7 @@ class Plan:
     summary: str = ""
     version: int | None = None
     own: bool = False
+    nodes: tuple[int, ...] = ()
 
 
 def plan_for(prepared: Prepared, memory: int, cpus: int, *, deterministic: bool = False) -> Plan:
@@ -49,6 +50,7 @@ def plan_for(prepared: Prepared, memory: int, cpus: int, *, deterministic: bool 
         data=prepared.data,
         ram=deterministic and prepared.data is not None,
         stage=prepared.program,
+        writes=workload.writes,
     )
     slow = DETERMINISTIC_SLOWDOWN if deterministic else 1
     return Plan(
@@ -60,6 +62,7 @@ def plan_for(prepared: Prepared, memory: int, cpus: int, *, deterministic: bool 
         workload.matters,
         workload.summary,
         workload.version,
+        nodes=workload.nodes_for(memory),
     )
 
 
@@ -87,6 +90,7 @@ class VirtualMachines:
             cpus=plan.cpus,
             append=tuple(self.append.get(side, ())),
             deterministic=self.deterministic,
+            nodes=plan.nodes,
         )
         result = machine.boot(
             guest, kernel.image, plan.job, rundir, cache=self.cache, timeout=plan.timeout

@@ -87,8 +87,10 @@ class Machine:
     ``accel`` is "kvm" or "tcg"; ``memory`` is in bytes (whole MiB, 64 MiB at
     least); ``cpus`` 1 to 64. ``append`` are kernel parameters, the last to
     come and so the ones that count. ``deterministic``: one thread emulates all
-    CPUs and QEMU's instruction counter is the clock; needs "tcg". ``qemu`` are
-    further arguments for QEMU.
+    CPUs and QEMU's instruction counter is the clock; needs "tcg". ``nodes`` are
+    the sizes of NUMA nodes in bytes, ``memory`` together: the first has all CPUs
+    and is fast, the others have none and are slower memory tiers; none: one node.
+    ``qemu`` are further arguments for QEMU.
     """
 
     accel: str = "tcg"
@@ -97,6 +99,7 @@ class Machine:
     append: tuple[str, ...] = ()
     deterministic: bool = False
     qemu: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.accel not in ("kvm", "tcg"):
@@ -109,6 +112,13 @@ class Machine:
             raise UsageError(
                 f"a guest needs at least 64M of memory, not {format_memory(self.memory)}"
             )
+        if self.nodes and sum(self.nodes) != self.memory:
+            sizes = " + ".join(map(format_memory, self.nodes))
+            raise UsageError(f"NUMA nodes of {sizes} do not make {format_memory(self.memory)}")
+        if len(self.nodes) > 4:
+            raise UsageError(f"a guest has up to 4 NUMA nodes, not {len(self.nodes)}")
+        if any(size % MIB or size < 64 * MIB for size in self.nodes):
+            raise UsageError("a NUMA node needs whole MiB and at least 64M")
 
 
 @dataclass(frozen=True)
@@ -263,6 +273,20 @@ def _keep(virtme: Sequence[str]) -> tuple[list[str], list[str]]:
     return qemu, kernel
 
 
+def _numa(nodes: Sequence[int], cpus: int) -> list[str]:
+    """QEMU's arguments for NUMA nodes, as in ``Machine``; an HMAT tells how fast they are."""
+    argv: list[str] = []
+    for number, size in enumerate(nodes):
+        argv += ["-object", f"memory-backend-ram,id=node{number},size={size}"]
+        what = f"cpus=0-{cpus - 1}," if number == 0 else ""
+        argv += ["-numa", f"node,nodeid={number},{what}memdev=node{number},initiator=0"]
+    for number in range(len(nodes)):
+        to = f"hmat-lb,initiator=0,target={number},hierarchy=memory"
+        argv += ["-numa", f"{to},data-type=access-latency,latency={100 << number}"]
+        argv += ["-numa", f"{to},data-type=access-bandwidth,bandwidth={16 >> number}G"]
+    return argv
+
+
 def _quote_kernel_arg(arg: str) -> str:
     if '"' in arg:
         raise UsageError(f"a kernel parameter may not contain a double quote: {arg}")
@@ -301,12 +325,15 @@ def command_line(
     memory = machine.memory
     ram_kb = 0
     if data is not None and ram:
+        if machine.nodes:
+            raise UsageError("data on a RAM disk would fill the guest's fast NUMA node")
         ram_kb = -(-data.stat().st_size // 1024)
         # The RAM disk, with what the kernel needs to manage that much more memory.
         memory += ram_kb * 1024 * 103 // 100
     memory_mib = -(-memory // MIB)
     qemu, kernel = _keep(virtme or _virtme(str(image), memory_mib, machine.cpus))
-    qemu += ["-machine", "q35"]
+    qemu += ["-machine", "q35,hmat=on" if machine.nodes else "q35"]
+    qemu += _numa(machine.nodes, machine.cpus)
     if machine.accel == "kvm":
         # Paravirtual flushing would change the very interrupts that are counted.
         qemu += ["-accel", "kvm", "-cpu", "host,kvm-pv-tlb-flush=off"]
@@ -765,6 +792,7 @@ def run_script(
     fail_on_oops: bool = True,
     boot_timeout: float | None = None,
     qemu: Sequence[str] = (),
+    nodes: Sequence[int] = (),
     cache: Cache | None = None,
     keep_log: bool = True,
 ) -> GuestResult:
@@ -773,8 +801,8 @@ def run_script(
     ``script`` is a line for /bin/sh, or a list of words to run as they are.
     ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the
     console). ``timeout`` in seconds is the script's; a boot has its own limit.
-    ``data`` is an ext4 image, mounted at ``measure.DATA_DIR``; ``stage`` as in Job. The host's root
-    is the guest's, writes are discarded. With ``fail_on_oops=False`` a crash
+    ``data`` is an ext4 image, mounted at ``measure.DATA_DIR``; ``stage`` as in Job, ``nodes``
+    as in Machine (they make up the memory). The host's root is the guest's, writes are discarded. With ``fail_on_oops=False`` a crash
     is not an error: see ``GuestResult.oops``. Errors as in ``boot``; the
     console log that they name is kept in the cache's logs.
     """
@@ -782,10 +810,11 @@ def run_script(
     name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache).name
     machine = Machine(
         accel=name,
-        memory=memory if isinstance(memory, int) else parse_memory(memory),
+        memory=sum(nodes) or (memory if isinstance(memory, int) else parse_memory(memory)),
         cpus=cpus,
         append=tuple(append),
         qemu=tuple(qemu),
+        nodes=tuple(nodes),
     )
     argv = ["/bin/sh", "-c", script] if isinstance(script, str) else list(script)
     job = Job(argv, data=data, stage=stage)

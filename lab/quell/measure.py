@@ -51,6 +51,12 @@ METRICS: tuple[Metric, ...] = (
 )
 # Those that count what happened in the guest, a little of which always does.
 EVENTS = frozenset(metric.name for metric in METRICS if not metric.unit)
+# Further figures that every run has; they stand among a result's extras.
+EXTRAS: tuple[Metric, ...] = (
+    Metric("kswapd_s", "kswapd", "s", False),
+    Metric("kswapd_us_per_page", "kswapd per page it reclaimed", "us", False),
+    Metric("pages_demoted", "pages demoted", "", True),
+)
 GUEST_INSTRUCTIONS = Metric("guest_instructions", "guest instructions", "", True)
 
 
@@ -247,6 +253,12 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False) -> 
         # At shift=0 the guest's clock advances by 1 ns for each instruction.
         metrics["guest_instructions"] = number("elapsed_ns")
     extras: dict[str, Number] = {"kswapd_s": (kswapd[1] - kswapd[0]) / int(guest.get("hz", "100"))}
+    if stolen := delta("pgsteal_kswapd"):
+        extras["kswapd_us_per_page"] = round(extras["kswapd_s"] * 1e6 / stolen, 3)
+    # Moved by reclaim to a slower memory tier; a kernel without NUMA has no such counters.
+    demoted = [name for name in after if name.startswith("pgdemote_")]
+    if demoted:
+        extras["pages_demoted"] = sum(delta(name) for name in demoted)
     for name in after:
         if _EXTRA_COUNTERS.match(name):
             extras[name] = after[name] - before.get(name, 0)

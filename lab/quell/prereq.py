@@ -57,6 +57,17 @@ VM = (
     Prerequisite("depmod", "kmod", "starts the VMs"),
     Prerequisite("mkfs.ext4", "e2fsprogs", "makes the workloads' disks"),
 )
+FILE_SYSTEMS = (
+    Prerequisite("mkfs.xfs", "xfsprogs", "tests lazy unmap flush on XFS"),
+    Prerequisite("mkfs.btrfs", "btrfs-progs", "tests lazy unmap flush on Btrfs"),
+    Prerequisite("mkfs.f2fs", "f2fs-tools", "tests lazy unmap flush on F2FS"),
+    Prerequisite("mkfs.erofs", "erofs-utils", "tests lazy unmap flush on EROFS"),
+    Prerequisite("mksquashfs", "squashfs-tools", "tests lazy unmap flush on SquashFS"),
+)
+MODELS = (
+    Prerequisite("spin", "spin", "checks the models"),
+    Prerequisite("gcc", "gcc", "compiles spin's verifiers"),
+)
 ALL = BUILD + VM
 
 

@@ -162,12 +162,10 @@ def _plans(
     }
     plans = []
     for item in workloads:
-        memory = options.memory or item.memory
-        prepared = workload.prepare(item, memory, cache, values)
+        memory, cpus = options.memory or item.memory, options.cpus or item.cpus
+        prepared = workload.prepare(item, memory, cache, {**values, "cpus": str(cpus)})
         plans.append(
-            compare.plan_for(
-                prepared, memory, options.cpus or item.cpus, deterministic=options.deterministic
-            )
+            compare.plan_for(prepared, memory, cpus, deterministic=options.deterministic)
         )
     return plans
 

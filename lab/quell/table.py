@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLES = {stats.BETTER: "green", stats.WORSE: "red"}
-_ALL = {m.name: m for m in (*measure.METRICS, measure.GUEST_INSTRUCTIONS)}
+_ALL = {m.name: m for m in (*measure.METRICS, *measure.EXTRAS, measure.GUEST_INSTRUCTIONS)}
 # Width of a table that goes to a file or a pipe.
 _WIDTH = 125
 
@@ -77,7 +77,7 @@ def _row(comparison: Mapping[str, Any], name: str) -> tuple[str, Mapping[str, An
         figure = comparison["figures"][name]
         more = " (more is better)" if figure["better"] == "higher" else ""
         return f"{name}, {figure['unit']}{more}".replace(", (", " ("), figure
-    return name, comparison["extras"][name]
+    return title(name), comparison["extras"][name]
 
 
 def title(name: str) -> str:
@@ -152,20 +152,21 @@ def print_claims(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("workload", "memory", "figure", "claim", "stock", "Quell", "ratio", ""):
+    for column in ("workload", "guest", "figure", "claim", "stock", "Quell", "ratio", ""):
         table.add_column(column, no_wrap=column != "claim")
     for row in rows:
         table.add_row(
             row["workload"] + (f" ({row['quell_args']})" if row["quell_args"] else ""),
-            row["memory"],
+            f"{row['memory']}, {row['cpus']} CPUs" + ("*" if row["deterministic"] else ""),
             title(row["metric"]),
             row["claim"],
-            number(row["stock"]["median"]),
-            number(row["quell"]["median"]),
+            *(number(row[side]["median"] if row[side] else None) for side in ("stock", "quell")),
             ratio(row["ratio"]),
             Text(*(("holds", "green") if row["holds"] else ("does not hold", "bold red"))),
         )
     out.print(table)
+    if any(row["deterministic"] for row in rows):
+        out.print("* with --deterministic: times are guest instructions")
 
 
 def kept(folder: object) -> None:

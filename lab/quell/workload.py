@@ -10,7 +10,7 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class Workload:
 
     ``memory`` (bytes) and ``cpus`` are the guest's defaults, ``timeout`` is in
     seconds, ``version`` rises whenever results stop being comparable.
+    ``nodes`` are NUMA nodes as in machine.Machine, ``writes`` as in machine.Job.
+    ``base`` is the workload whose program (and data, if it says nothing else
+    about them) this one uses. Without ``default`` it is measured only when
+    named. ``figures`` are those that the program prints and others refer to.
     """
 
     name: str
@@ -62,6 +66,16 @@ class Workload:
     data: Data | None
     argv: tuple[str, ...]
     timeout: float
+    nodes: tuple[int, ...] = ()
+    writes: Mapping[str, str] = field(default_factory=dict)
+    base: Workload | None = None
+    default: bool = True
+    figures: tuple[str, ...] = ()
+
+    def nodes_for(self, memory: int) -> tuple[int, ...]:
+        """The NUMA nodes of a guest with ``memory`` bytes: in proportion, in whole MiB."""
+        sizes = [size * memory // self.memory // MIB * MIB for size in self.nodes]
+        return (*sizes[:-1], memory - sum(sizes[:-1])) if sizes else ()
 
 
 class _Reader:
@@ -86,6 +100,12 @@ class _Reader:
             raise self.wrong(key, "a whole number from 1")
         return value
 
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.table.pop(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
     def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
         value = self.table.pop(key, default)
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
@@ -98,6 +118,10 @@ class _Reader:
             raise self.wrong(key, "a table")
         return _Reader(value, f"{self.where} [{key}]")
 
+    def rest(self) -> dict[str, str]:
+        """All values that are left, each a text."""
+        return {key: self.text(key) for key in list(self.table)}
+
     def end(self) -> None:
         for key in self.table:
             raise QuellError(f"{self.where}: there is no field {key}")
@@ -105,6 +129,10 @@ class _Reader:
 
 def load(folder: Path) -> Workload:
     """The workload in ``folder``; QuellError naming the file and field that is wrong."""
+    return _load(folder)
+
+
+def _load(folder: Path, *, as_base: bool = False) -> Workload:
     file = folder / "workload.toml"
     try:
         top = _Reader(tomllib.loads(file.read_text()), str(file))
@@ -113,15 +141,26 @@ def load(folder: Path) -> Workload:
     except tomllib.TOMLDecodeError as error:
         raise QuellError(f"{file} is no TOML: {error}") from error
     guest, program, run = top.part("guest"), top.part("program"), top.part("run")
-    data = None
+    base = None
+    if "of" in program.table:
+        name = program.text("of")
+        if as_base or name == folder.name or name not in known(folder.parent):
+            raise program.wrong("of", "the name of another workload, one with its own program")
+        base = _load(folder.parent / name, as_base=True)
+    data = base.data if base else None
     if "data" in top.table:
         part = top.part("data")
         if part.text("filesystem", "ext4") != "ext4":
             raise part.wrong("filesystem", '"ext4"')
-        data = Data(part.texts("make"), part.text("size") if "size" in part.table else "")
+        make = part.texts("make", data.make if data else None)
+        size = part.text("size") if "size" in part.table else data.size if data else ""
+        data = Data(make, size)
         part.end()
         if data.size and not re.fullmatch(r"\d+(\.\d+)?x|\d+[KMG]", data.size):
             raise part.wrong("size", 'a multiple of guest memory ("4x") or a size ("64M")')
+    nodes = tuple(map(machine.parse_memory, guest.texts("nodes", ())))
+    if nodes and "memory" in guest.table:
+        raise guest.wrong("memory", "left out: the nodes make it up")
     workload = Workload(
         name=top.text("name"),
         version=top.whole("version"),
@@ -129,13 +168,18 @@ def load(folder: Path) -> Workload:
         origin=top.text("origin"),
         stresses=top.text("stresses"),
         matters=top.texts("matters"),
-        memory=machine.parse_memory(guest.text("memory", "256M")),
+        memory=sum(nodes) or machine.parse_memory(guest.text("memory", "256M")),
         cpus=guest.whole("cpus", 2),
         folder=folder,
-        sources=program.texts("sources", ()),
+        sources=base.sources if base else program.texts("sources", ()),
         data=data,
         argv=run.texts("argv"),
         timeout=run.whole("timeout_s", 240),
+        nodes=nodes,
+        writes=guest.part("writes").rest(),
+        base=base,
+        default=top.flag("default", True),
+        figures=top.texts("figures", ()),
     )
     for part in (top, guest, program, run):
         part.end()
@@ -153,19 +197,20 @@ def known(root: Path | None = None) -> list[str]:
 
 
 def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
-    """The named workloads (each may be a comma-separated list), or all when there are none.
+    """The named workloads (each may be a comma-separated list), or the default set without any.
 
     UsageError listing the known ones when a name is unknown.
     """
     folder = root or repo_root() / "workloads"
     there = known(folder)
-    wanted = [part for name in names for part in name.split(",") if part] or there
+    wanted = [part for name in names for part in name.split(",") if part]
     for name in wanted:
         if name not in there:
             raise UsageError(
                 f"there is no workload '{name}'; the workloads are: {', '.join(there) or 'none'}"
             )
-    return [load(folder / name) for name in dict.fromkeys(wanted)]
+    workloads = [load(folder / name) for name in dict.fromkeys(wanted or there)]
+    return workloads if wanted else [item for item in workloads if item.default]
 
 
 @dataclass(frozen=True)
@@ -183,10 +228,13 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
 
     ``memory`` is the guest's, in bytes. ``values`` are what {NAME} may be in a
     command, besides {program}, {workload} (its folder), {data}, {bytes}, {out}:
-    {kernel_source}, {kernel_build} and their {kernel_key}.
+    {cpus} (else the workload's own), {kernel_source}, {kernel_build} and their
+    {kernel_key}.
     """
-    base = {**values, "workload": str(workload.folder)}
-    program = _program(workload, cache) if workload.sources else None
+    # Program and data are the base's, so that both are made once.
+    maker = workload.base or workload
+    base = {"cpus": str(workload.cpus), **values, "workload": str(maker.folder)}
+    program = _program(maker, cache) if maker.sources else None
     if program is not None:
         base["program"] = str(program)
     data = None
@@ -194,7 +242,7 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
         size = workload.data.bytes_for(memory)
         if size:
             base["bytes"] = str(size)
-        data = _image(workload, workload.data, size, base, cache)
+        data = _image(maker, workload.data, size, base, cache)
         base["data"] = measure.DATA_DIR
     if program is not None:
         base["program"] = f"{measure.STAGE_DIR}/{program.name}"

@@ -20,6 +20,7 @@ GROUP = claims.Group(
     "about",
     ("tiny",),
     ratio_at_most={"shootdown_ipis": 0.02},
+    within={"pages_scanned": 0.02},
     not_worse=("elapsed_s",),
     same=("flush_requests",),
     tolerance=0.03,
@@ -31,7 +32,7 @@ def result(stock: dict[str, Any], quell: dict[str, Any]) -> dict[str, Any]:
     plan = compare.Plan("tiny", machine.Job(["x"]), 64 << 20, 1, 5)
     done = compare.Measured(plan, {"stock": [sample(**stock)] * 2, "quell": [sample(**quell)] * 2})
     return {
-        "environment": {"workloads": {"tiny": {"memory_kb": 65536}}},
+        "environment": {"workloads": {"tiny": {"memory_kb": 65536, "cpus": 1}}},
         "comparisons": [done.to_json()],
     }
 
@@ -43,6 +44,11 @@ def result(stock: dict[str, Any], quell: dict[str, Any]) -> dict[str, Any]:
         ("shootdown_ipis", 1000, 21, False),
         ("shootdown_ipis", 0, 0, False),  # stock sent none: nothing was shown
         ("shootdown_ipis", 0, 9, False),
+        ("pages_scanned", 1000, 1020, True),
+        ("pages_scanned", 1000, 980, True),
+        ("pages_scanned", 1000, 1021, False),
+        ("pages_scanned", 1000, 979, False),
+        ("pages_scanned", 0, 9, False),
         ("elapsed_s", 10, 10, True),
         ("elapsed_s", 10, 5, True),
         ("elapsed_s", 10, 11, False),
@@ -56,7 +62,25 @@ def result(stock: dict[str, Any], quell: dict[str, Any]) -> dict[str, Any]:
 def test_bounds(metric: str, stock: int, quell: int, holds: bool) -> None:
     rows = claims.check(GROUP, result({metric: stock}, {metric: quell}))
     assert [r["holds"] for r in rows if r["metric"] == metric] == [holds]
-    assert len(rows) == 3
+    assert len(rows) == 4
+
+
+def test_other_counters_and_the_programs_figures() -> None:
+    group = claims.Group("g", "about", (), ratio_at_most={"kswapd_s": 0.6}, not_worse=("wait_us",))
+    wait = measure.Figure(7.0, "us", False)
+    plan = compare.Plan("tiny", machine.Job(["x"]), 64 << 20, 1, 5)
+    samples = {
+        side: [measure.Sample({}, {"kswapd_s": 3.0 if side == "stock" else 2.0}, {"wait_us": wait})]
+        for side in compare.SIDES
+    }
+    measured = {
+        "environment": {"workloads": {"tiny": {"memory_kb": 65536, "cpus": 1}}},
+        "comparisons": [compare.Measured(plan, samples).to_json()],
+    }
+    rows = claims.check(group, measured)
+    assert [(r["metric"], r["holds"]) for r in rows] == [("kswapd_s", False), ("wait_us", True)]
+    with pytest.raises(QuellError, match="workload tiny gave no figure elapsed_s"):
+        claims.check(claims.Group("g", "about", (), not_worse=("elapsed_s",)), measured)
 
 
 def test_the_claims_here() -> None:
@@ -104,7 +128,9 @@ def test_command(
 
     monkeypatch.setattr(session, "measure", measured)
     monkeypatch.setattr(claims, "load", lambda: [GROUP])
-    args = argparse.Namespace(only=[], runs=2, accel="tcg", kernel_tree=None, json=as_json)
+    args = argparse.Namespace(
+        groups=[], only=[], runs=2, accel="tcg", kernel_tree=None, json=as_json
+    )
     assert figures.main(args) == code
     assert asked[0].runs == 2 and asked[0].workloads == ("tiny",)
     out = capsys.readouterr().out
@@ -113,4 +139,23 @@ def test_command(
         assert {r["metric"] for r in rows} <= {m.name for m in measure.METRICS}
         assert all(r["holds"] for r in rows) == (code == 0)
     else:
-        assert f"{3 - code} of 3 figures hold" in out
+        assert f"{4 - code} of 4 figures hold" in out
+
+
+def test_a_group_says_what_guest_it_wants(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def measured(options: session.Options, cache: object) -> session.Outcome:
+        asked.append((options.cpus, options.deterministic, options.accel, options.runs))
+        return session.Outcome([], result({}, {}), tmp_path)
+
+    wide = claims.Group("wide", "about", ("tiny",), cpus=4, runs=3)
+    counted = claims.Group("counted", "about", ("tiny",), deterministic=True)
+    monkeypatch.setattr(session, "measure", measured)
+    monkeypatch.setattr(claims, "load", lambda: [GROUP, wide, counted])
+    parser = argparse.ArgumentParser()
+    figures.add_arguments(parser)
+    figures.main(parser.parse_args(["wide", "counted"]))
+    assert asked == [(4, False, "auto", 3), (None, True, "tcg", 5)]

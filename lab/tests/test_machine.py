@@ -70,8 +70,27 @@ def test_command_line_deterministic(tmp_path: Path) -> None:
     assert "brd" not in line(guest, data=image)
 
 
+def test_numa_nodes(tmp_path: Path) -> None:
+    guest = machine.Machine(memory=640 * MIB, cpus=4, nodes=(128 * MIB, 512 * MIB))
+    text = line(guest)
+    assert "-machine q35,hmat=on" in text
+    assert f"memory-backend-ram,id=node0,size={128 * MIB}" in text
+    assert "-numa node,nodeid=0,cpus=0-3,memdev=node0,initiator=0" in text
+    assert "-numa node,nodeid=1,memdev=node1,initiator=0" in text
+    slow = "hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=200"
+    assert slow in text
+    assert "numa" not in line(machine.Machine()) and "hmat" not in line(machine.Machine())
+    image = tmp_path / "image"
+    image.write_bytes(b"x")
+    with pytest.raises(UsageError, match="would fill the guest's fast NUMA node"):
+        line(guest, data=image, ram=True)
+
+
 def test_machines_that_cannot_be() -> None:
     for options in (
+        {"nodes": (64 * MIB, 64 * MIB)},
+        {"memory": 65 * MIB, "nodes": (64 * MIB, 1 * MIB)},
+        {"memory": 320 * MIB, "nodes": (64 * MIB,) * 5},
         {"accel": "xen"},
         {"cpus": 0},
         {"cpus": 65},

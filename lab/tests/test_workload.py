@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import machine, measure, workload
+from quell import compare, machine, measure, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -68,6 +68,12 @@ def test_sizes() -> None:
         ('filesystem = "ext4"', 'filesystem = "xfs"', "filesystem should be"),
         ("timeout_s = 9", "timeout = 9", "no field timeout"),
         ('matters = ["elapsed_s"]', "matters = 1", "matters should be a list"),
+        ("version = 3", "version = 3\ndefault = 1", "default should be true or false"),
+        ('memory = "64M"', 'memory = "64M"\nnodes = ["64M"]', "memory should be left out"),
+        ('memory = "64M"', 'nodes = ["some"]', "not a size"),
+        ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "a should be a text"),
+        ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
+        ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
         ("[guest]", "[guest", "is no TOML"),
     ],
 )
@@ -88,10 +94,54 @@ def test_unknown_workload_lists_the_known_ones(folder: Path) -> None:
 
 
 def test_the_workloads_here_are_well_formed() -> None:
-    names = {m.name for m in measure.METRICS}
-    for item in workload.select([]):
-        assert names.issuperset(item.matters), item.name
-        machine.Machine(memory=item.memory, cpus=item.cpus)
+    names = {m.name for m in (*measure.METRICS, *measure.EXTRAS)}
+    for item in workload.select(workload.known()):
+        assert names.union(item.figures).issuperset(item.matters), item.name
+        machine.Machine(memory=item.memory, cpus=item.cpus, nodes=item.nodes)
+
+
+def test_the_default_set() -> None:
+    names = ["dontneed-touch", "fault", "kernel-build", "mapped-read", "zap"]
+    assert [w.name for w in workload.select([])] == names
+
+
+def other(folder: Path, name: str, program: str, rest: str = "") -> Path:
+    """A workload beside the one in ``folder``, with the program of another."""
+    path = folder.parent / name
+    path.mkdir()
+    text = GOOD[: GOOD.index("[data]")].replace('"tiny"', f'"{name}"')
+    text = text.replace('sources = ["tiny.c"]', f'of = "{program}"')
+    text = text.replace("[guest]", rest + "[guest]")
+    (path / "workload.toml").write_text(text + '[run]\nargv = ["{program}", "-x"]\n')
+    return path
+
+
+def test_a_program_of_another_workload(folder: Path) -> None:
+    tiny = workload.load(folder)
+    same = workload.load(other(folder, "same", "tiny", "default = false\n"))
+    assert same.base == tiny and same.sources == tiny.sources and same.data == tiny.data
+    assert [w.name for w in workload.select([], folder.parent)] == ["tiny"]
+    assert [w.name for w in workload.select(["same"], folder.parent)] == ["same"]
+    larger = other(folder, "larger", "tiny")
+    with (larger / "workload.toml").open("a") as file:
+        file.write('[data]\nsize = "2x"\n')
+    assert tiny.data is not None
+    assert workload.load(larger).data == workload.Data(tiny.data.make, "2x")
+    with pytest.raises(QuellError, match="same/workload.toml .program.: of should be .* its own"):
+        workload.load(other(folder, "chain", "same"))
+
+
+def test_nodes_and_writes(folder: Path) -> None:
+    text = GOOD.replace('memory = "64M"', 'nodes = ["64M", "192M"]\nwrites = {"/sys/x" = "1"}')
+    (folder / "workload.toml").write_text(text)
+    tiny = workload.load(folder)
+    assert tiny.memory == 256 * MIB and tiny.writes == {"/sys/x": "1"}
+    assert tiny.nodes_for(256 * MIB) == tiny.nodes == (64 * MIB, 192 * MIB)
+    assert tiny.nodes_for(513 * MIB) == (128 * MIB, 385 * MIB)
+    prepared = workload.Prepared(tiny, ("x",), None, None)
+    plan = compare.plan_for(prepared, 512 * MIB, 2)
+    assert plan.nodes == (128 * MIB, 384 * MIB) and plan.job.writes == {"/sys/x": "1"}
+    assert workload.load(folder).nodes_for(256 * MIB) == (64 * MIB, 192 * MIB)
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
@@ -109,6 +159,12 @@ def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
     assert again == first
     assert (first.program.stat().st_mtime_ns, first.data.stat().st_mtime_ns) == made
     assert workload.prepare(tiny, 2 * tiny.memory, cache, {}).data != first.data
+    same = workload.prepare(workload.load(other(folder, "same", "tiny")), tiny.memory, cache, {})
+    assert (same.program, same.data) == (first.program, first.data)
+    assert same.argv == (f"{measure.STAGE_DIR}/tiny", "-x")
+    (folder / "workload.toml").write_text(GOOD.replace('"{data}/data"', '"{cpus}"'))
+    for values, cpus in ({}, "1"), ({"cpus": "8"}, "8"):
+        assert workload.prepare(workload.load(folder), MIB, cache, values).argv[1] == cpus
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")

@@ -7,186 +7,234 @@
  *
  * The threads share one read-only MAP_SHARED mapping. Each reads the whole
  * file in order, but starts at another place, so that they do not merely
- * follow each other through the page cache. The file is opened read-only: it
- * has no writer while it is read.
+ * follow each other through the page cache. The files are opened read-only:
+ * without --open-write they have no writer while they are read.
  *
- * Each word of the file can be computed from its place (see word_at()), and
- * three words of each page are compared as they are read: a stale or wrong
- * page fails the run.
+ * What may be added:
+ *
+ *   --spin N		N threads that compute and never sleep or call the
+ *			kernel, so that their CPUs keep the address space
+ *   --private-write N	the mapping is MAP_PRIVATE and writable, and each thread
+ *			writes to one page in N before it reads it
+ *   --open-write US	a thread opens one file after another for writing and
+ *			closes it, with US microseconds between; every 32nd time
+ *			it writes to a page of it
+ *
+ * Both kinds of writes count up GENERATION_WORD of a page. Once a write is
+ * done, no thread may read an older generation: that is checked with each page.
  */
 #define WORKLOAD "mapped-read"
-#include "../workload.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "../mapped-file.h"
+#include <stdatomic.h>
 
-#define WORDS_PER_PAGE	(PAGE_BYTES / sizeof(uint64_t))
-#define CHUNK_PAGES	256
+#define GENERATION_WORD	1
+#define WRITE_EVERY	32
+
+struct options {
+	uint64_t threads, passes, files, spin, private_write, open_write_us;
+	int open_write;
+};
+
+struct generation {
+	_Atomic uint32_t started, done;
+};
+
+static struct options options = { .threads = 2, .passes = 1, .files = 1 };
+static struct file_set set;
+static struct generation *generations;	/* of each page, if any are written */
+static atomic_int stop;
 
 struct reader {
 	pthread_t thread;
-	const uint64_t *words;
-	uint64_t pages;
-	uint64_t first;		/* the page this thread starts with */
-	uint64_t passes;
+	uint64_t number;
 };
 
-/* Spread the page's index over all bits, so that no two pages look alike. */
-static uint64_t page_seed(uint64_t page)
+static uint64_t generation_at(uint64_t page)
 {
-	uint64_t x = page + 0x9e3779b97f4a7c15ULL;
+	const volatile uint64_t *words = set.words + page * WORDS_PER_PAGE;
 
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-	return x ^ (x >> 31);
+	return words[GENERATION_WORD] - word_at(page, GENERATION_WORD);
 }
 
-/* What word @word of page @page of the file holds. */
-static uint64_t word_at(uint64_t page, uint64_t word)
+static void check_generation(uint64_t page)
 {
-	return page_seed(page) + word;
+	struct generation *g = &generations[page];
+	uint32_t least = atomic_load(&g->done);
+	uint64_t got = generation_at(page);
+	uint32_t most = atomic_load(&g->started);
+
+	if (got < least || got > most)
+		die("Page %llu has generation %lld, it should have one from %u to %u.",
+		    (unsigned long long)page, (long long)got, least, most);
 }
 
-static void make_file(const char *path, uint64_t bytes)
+/* Only ever one thread writes to a page. */
+static void write_private(uint64_t page)
 {
-	static uint64_t chunk[CHUNK_PAGES * WORDS_PER_PAGE];
-	uint64_t pages = bytes / PAGE_BYTES;
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	struct generation *g = &generations[page];
+	uint32_t next = atomic_load(&g->done) + 1;
 
-	if (fd < 0)
-		die("Cannot create %s: %s.", path, strerror(errno));
-	for (uint64_t page = 0; page < pages; page += CHUNK_PAGES) {
-		uint64_t n = pages - page < CHUNK_PAGES ? pages - page :
-							  CHUNK_PAGES;
-		const char *from = (const char *)chunk;
-		size_t left = n * PAGE_BYTES;
-
-		for (uint64_t i = 0; i < n; i++) {
-			uint64_t seed = word_at(page + i, 0);
-
-			for (uint64_t w = 0; w < WORDS_PER_PAGE; w++)
-				chunk[i * WORDS_PER_PAGE + w] = seed + w;
-		}
-		while (left) {
-			ssize_t done = write(fd, from, left);
-
-			if (done < 0 && errno == EINTR)
-				continue;
-			if (done < 0)
-				die("Cannot write %s: %s.", path,
-				    strerror(errno));
-			from += done;
-			left -= (size_t)done;
-		}
-	}
-	if (close(fd))
-		die("Cannot write %s: %s.", path, strerror(errno));
+	atomic_store(&g->started, next);
+	*(volatile uint64_t *)(set.words + page * WORDS_PER_PAGE +
+			       GENERATION_WORD) =
+		word_at(page, GENERATION_WORD) + next;
+	atomic_store(&g->done, next);
 }
 
-static void check_page(const uint64_t *words, uint64_t page)
+static void read_page(const struct reader *reader, uint64_t page)
 {
-	static const uint64_t checked[] = {
-		0, WORDS_PER_PAGE / 2, WORDS_PER_PAGE - 1
-	};
-	const volatile uint64_t *p = words + page * WORDS_PER_PAGE;
-
-	for (size_t i = 0; i < ARRAY_SIZE(checked); i++) {
-		uint64_t word = checked[i];
-		uint64_t got = p[word];
-
-		if (got != word_at(page, word))
-			die("Page %llu holds %#llx in word %llu, it should hold %#llx.",
-			    (unsigned long long)page, (unsigned long long)got,
-			    (unsigned long long)word,
-			    (unsigned long long)word_at(page, word));
-	}
+	if (options.private_write &&
+	    page % options.private_write == reader->number)
+		write_private(page);
+	check_page(&set, page);
+	if (generations)
+		check_generation(page);
 }
 
 static void *read_all(void *arg)
 {
 	const struct reader *reader = arg;
+	uint64_t first = set.pages * reader->number / options.threads;
 
-	for (uint64_t pass = 0; pass < reader->passes; pass++) {
-		for (uint64_t i = reader->first; i < reader->pages; i++)
-			check_page(reader->words, i);
-		for (uint64_t i = 0; i < reader->first; i++)
-			check_page(reader->words, i);
+	for (uint64_t pass = 0; pass < options.passes; pass++) {
+		for (uint64_t i = first; i < set.pages; i++)
+			read_page(reader, i);
+		for (uint64_t i = 0; i < first; i++)
+			read_page(reader, i);
 	}
 	return NULL;
 }
 
-static void on_bus_error(int signal)
+static void *spin(void *arg)
 {
-	static const char text[] =
-		WORKLOAD ": The file could not be read through its mapping (SIGBUS).\n";
+	volatile uint64_t x = 0;
 
-	(void)signal;
-	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
-		_exit(2);
-	_exit(1);
+	(void)arg;
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		x = page_seed(x);
+	return NULL;
 }
 
-static void read_file(const char *path, uint64_t threads, uint64_t passes)
+static void *open_and_write(void *arg)
 {
-	struct reader *readers = calloc(threads, sizeof(*readers));
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat st;
-	uint64_t pages, start, elapsed;
-	double read;
-	void *map;
+	struct timespec pause = {
+		.tv_sec = (time_t)(options.open_write_us / 1000000),
+		.tv_nsec = (long)(options.open_write_us % 1000000) * 1000,
+	};
+	uint64_t per_file = set.pages / set.files, opens = 0, writes = 0;
+	uint64_t start = now_ns();
 
-	if (!readers)
-		die("No memory for %llu threads.", (unsigned long long)threads);
-	if (fd < 0 || fstat(fd, &st))
-		die("Cannot open %s: %s.", path, strerror(errno));
-	pages = (uint64_t)st.st_size / PAGE_BYTES;
-	if (!pages)
-		die("%s is smaller than one page.", path);
-	map = mmap(NULL, pages * PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED)
-		die("Cannot map %s: %s.", path, strerror(errno));
-	signal(SIGBUS, on_bus_error);
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		uint64_t i = opens++ % set.files;
+		const char *path = file_path(&set, i);
+		int fd = open(path, O_RDWR | O_CLOEXEC);
+
+		if (fd < 0)
+			die("Cannot open %s for writing: %s.", path,
+			    strerror(errno));
+		if (opens % WRITE_EVERY == 0) {
+			uint64_t in_file = page_seed(writes++) % per_file;
+			uint64_t page = i * per_file + in_file;
+			struct generation *g = &generations[page];
+			uint32_t next = atomic_load(&g->done) + 1;
+			uint64_t word = word_at(page, GENERATION_WORD) + next;
+			off_t at = (off_t)(in_file * PAGE_BYTES +
+					   GENERATION_WORD * sizeof(word));
+
+			atomic_store(&g->started, next);
+			if (pwrite(fd, &word, sizeof(word), at) !=
+			    (ssize_t)sizeof(word))
+				die("Cannot write %s: %s.", path,
+				    strerror(errno));
+			atomic_store(&g->done, next);
+		}
+		close(fd);
+		nanosleep(&pause, NULL);
+	}
+	figure_more("opens_per_second",
+		    (double)opens * NSEC_PER_SEC / (double)(now_ns() - start),
+		    "opens/s");
+	return NULL;
+}
+
+static void read_set(void)
+{
+	struct reader *readers = calloc(options.threads, sizeof(*readers));
+	pthread_t *spinners = calloc(options.spin, sizeof(*spinners));
+	pthread_t writer;
+	uint64_t start, elapsed;
+	double read;
+
+	if (!readers || (options.spin && !spinners))
+		die("No memory for the threads.");
+	if (options.private_write)
+		map_set(&set, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE);
+	else
+		map_set(&set, PROT_READ, MAP_SHARED);
+	if (options.private_write || options.open_write)
+		generations = map_anonymous(set.pages * sizeof(*generations));
 
 	start = now_ns();
-	for (uint64_t i = 0; i < threads; i++) {
-		readers[i].words = map;
-		readers[i].pages = pages;
-		readers[i].first = pages * i / threads;
-		readers[i].passes = passes;
+	for (uint64_t i = 0; i < options.spin; i++)
+		start_thread(&spinners[i], spin, NULL);
+	if (options.open_write)
+		start_thread(&writer, open_and_write, NULL);
+	for (uint64_t i = 0; i < options.threads; i++) {
+		readers[i].number = i;
 		start_thread(&readers[i].thread, read_all, &readers[i]);
 	}
-	for (uint64_t i = 0; i < threads; i++)
+	for (uint64_t i = 0; i < options.threads; i++)
 		pthread_join(readers[i].thread, NULL);
 	elapsed = now_ns() - start;
+	atomic_store(&stop, 1);
+	for (uint64_t i = 0; i < options.spin; i++)
+		pthread_join(spinners[i], NULL);
+	if (options.open_write)
+		pthread_join(writer, NULL);
 
-	read = (double)pages * (double)passes * (double)threads;
+	read = (double)set.pages * (double)options.passes * (double)options.threads;
 	figure_more("pages_per_second", read * NSEC_PER_SEC / (double)elapsed,
 		    "pages/s");
-	figure("ns_per_page", (double)elapsed * (double)threads / read, "ns");
+	figure("ns_per_page", (double)elapsed * (double)options.threads / read,
+	       "ns");
 }
 
 int main(int argc, char **argv)
 {
-	uint64_t threads = 2, passes = 1;
 	int i = 1;
 
-	if (argc == 4 && !strcmp(argv[1], "--make")) {
-		make_file(argv[2], parse_number("BYTES", argv[3], PAGE_BYTES,
-						1ULL << 50));
-		return 0;
-	}
+	make_if_asked(argc, argv);
 	for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
-		if (!strcmp(argv[i], "--threads"))
-			threads = parse_number("--threads", argv[i + 1], 1, 1024);
-		else if (!strcmp(argv[i], "--passes"))
-			passes = parse_number("--passes", argv[i + 1], 1, 1000000);
-		else
+		const char *name = argv[i], *value = argv[i + 1];
+
+		if (!strcmp(name, "--threads")) {
+			options.threads = parse_number(name, value, 1, 1024);
+		} else if (!strcmp(name, "--passes")) {
+			options.passes = parse_number(name, value, 1, 1000000);
+		} else if (!strcmp(name, "--files")) {
+			options.files = parse_number(name, value, 1, MAX_FILES);
+		} else if (!strcmp(name, "--spin")) {
+			options.spin = parse_number(name, value, 0, 1024);
+		} else if (!strcmp(name, "--private-write")) {
+			options.private_write = parse_number(name, value, 1, 1 << 20);
+		} else if (!strcmp(name, "--open-write")) {
+			options.open_write = 1;
+			options.open_write_us = parse_number(name, value, 0, 60000000);
+		} else {
 			break;
+		}
 	}
 	if (i + 1 != argc || argv[i][0] == '-')
-		die("usage: " WORKLOAD " --make FILE BYTES, or " WORKLOAD
-		    " [--threads N] [--passes P] FILE");
-	read_file(argv[i], threads, passes);
+		die("usage: " WORKLOAD " --make PATH BYTES [FILES], or " WORKLOAD
+		    " [--threads N] [--passes P] [--files F] [--spin N]"
+		    " [--private-write N | --open-write US] PATH");
+	if (options.private_write && options.open_write)
+		die("Give --private-write or --open-write, not both.");
+	if (options.private_write && options.private_write < options.threads)
+		die("--private-write should be at least the number of threads.");
+	set.path = argv[i];
+	set.files = options.files;
+	read_set();
 	return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Lazy unmap flush (LUF): reclaim unmaps clean file folios without a TLB flush.
+ * Lazy unmap flush (LUF): reclaim and migration unmap folios without a TLB flush.
  * The flush happens once for many, before their frames can be used again.
  *
  * Stock reclaim clears the PTEs of up to 31 folios, interrupts every CPU that
@@ -9,6 +9,8 @@
  * flush. A drain flushes that mask once and then frees the lot in bulk. In
  * between, a CPU may still read a folio through an entry that it cached; the
  * folio is still there and still has the content that a fault would bring back.
+ * Migration is the same: the old frame goes to the lot, and has the content of
+ * the new one.
  *
  * Words
  * -----
@@ -24,10 +26,10 @@
  *
  * What may be parked
  * ------------------
- * Folios of a regular file, on a file system that set FS_LUF, without DAX, no
- * quota file, that nobody has open for writing; and only if every PTE that mapped
- * the folio was read-only and clean when it was cleared, and its flush could be
- * deferred.
+ * Folios of a regular file, on a file system that set SB_I_LUF, whose content is
+ * fixed (see R3 (b)); and, by migration only, anonymous folios. Only if every PTE
+ * that mapped the folio was read-only when it was cleared, for files also clean,
+ * and its flush could be deferred.
  *
  * R1: no frame reaches the page allocator inside its stale window
  * ---------------------------------------------------------------
@@ -53,16 +55,35 @@
  *  - A CPU that is not in mm_cpumask() and loads the mm later sees the new
  *    tlb_gen, as in stock.
  *  - A folio that is unmapped lazily and then not freed (referenced again,
- *    redirtied, mixed with PTEs that had to be flushed as usual) is not
- *    forgotten: LUF_OWED stays set until the folio is parked, turns into
- *    LUF_KEPT when the next folio is unmapped, and either of them makes
- *    try_to_unmap_flush() flush what is owed. Reclaim calls that before it frees
- *    any folio as usual and at the end of each list, as in stock.
+ *    redirtied) is not forgotten: LUF_OWED stays set until the folio is parked,
+ *    turns into LUF_KEPT when the next folio is unmapped, and either of them
+ *    makes try_to_unmap_flush() flush what is owed. Reclaim calls that before it
+ *    frees any folio as usual, at the end of each list, as in stock, and before it
+ *    puts the list of parked folios into the lot: the flushes of those PTEs that
+ *    were not deferred are done by then.
+ *  - Migration unmaps many folios before it moves the first. LUF_MOVING stays
+ *    set until all are where they belong. While it is, every source is parked,
+ *    whether it was unmapped lazily or not, or freed after a flush
+ *    (luf_put_migrated()). One that cannot be moved is mapped again where it was:
+ *    a stale entry is right, and whoever takes the new PTE away flushes it. PTEs
+ *    that were not deferred are flushed before the first folio is copied, as in
+ *    stock.
  *
  * R2: no writes through stale entries
  * -----------------------------------
- * Only read-only, clean entries are deferred; anything else is flushed by the
- * ordinary batch, before I/O and before the folio is freed, as in stock.
+ * Only read-only entries are deferred, of files only clean ones; anything else is
+ * flushed by the ordinary batch, before I/O, before the folio is copied and
+ * before it is freed, as in stock.
+ *
+ * That a PTE is read-only does not mean that the entries are. Files that nobody
+ * has open for writing have no writable PTEs, nor has a private mapping of the
+ * page cache. Anonymous PTEs are write protected by mprotect(), userfaultfd,
+ * soft-dirty, NUMA balancing and fork, which flush later, with mm_tlb_flush_pending()
+ * raised from before until after: __luf_defer() then leaves it to the ordinary
+ * batch (fork did not raise it, a hook in dup_mmap() does). KSM and userfaultfd's
+ * asynchronous write protection flush under the page table lock. Swapoff maps
+ * read-only what reclaim unmapped and may not have flushed: unuse_pte() calls
+ * flush_tlb_batched_pending(). do_swap_page() maps it writable, where it was.
  *
  * R3: a stale read returns what a legal read could return now
  * -----------------------------------------------------------
@@ -70,46 +91,55 @@
  *
  *  (a) The page table changes. munmap, mmap over it, mremap, mprotect and
  *    madvise call flush_tlb_batched_pending() under the page table lock, or
- *    flush the range anyhow; __luf_defer()'s caller marks the mm pending as it
- *    does for the ordinary batch, and that mark does not go away before the mm
- *    was flushed. Replacing a present PTE flushes its address on every CPU of
- *    the mm (ptep_clear_flush(): write faults on a mapped page, uprobes). The
- *    case that stock needs no flush for is a cleared PTE that becomes a private
- *    copy: finish_fault() calls luf_write_fault() before it sets the PTE, under
- *    the page table lock. The mm's label says whether a flush was faster.
- *  (b) The content of the file changes. On a file system with FS_LUF only those
+ *    flush the range anyhow. It asks luf_flush_pending(), and so do those that
+ *    stock needs no flush for:
+ *     - finish_fault(), where a cleared PTE becomes a private copy,
+ *     - do_wp_page(), where the PTE of a folio that has moved becomes writable,
+ *     - do_swap_page(), where it does after a swap-out that has not flushed yet,
+ *     - follow_page_pte(), where the kernel writes to it against its PTE.
+ *    mm->luf_label says whether there is anything to flush. Whoever clears a PTE
+ *    raises it under the same page table lock. Replacing a present PTE flushes
+ *    its address on every CPU of the mm (ptep_clear_flush(): copies on write,
+ *    KSM, uprobes, UFFDIO_MOVE), and so does collapsing it.
+ *  (b) The content of the file changes. On a file system with SB_I_LUF only those
  *    who have write access change it: get_write_access() has returned to them.
- *    Quota files are the exception, and are not parked.
+ *    luf_content_fixed() says where that does not hold: DAX, quota files, files
+ *    with a failed writeback (the page cache is not what the disk has), and
+ *    those for which luf_exclude() was called.
  *
- *	reclaim				get_write_access()
- *	  clear the PTE			  i_writecount++
+ *	reclaim				get_write_access(), luf_exclude()
+ *	  clear the PTE			  i_writecount++, or AS_LUF_NEVER
  *	  CPUs into luf.owing		  full barrier
- *	  set AS_LUF			  AS_LUF set?
- *	  full barrier			    flush what is owed
- *	  i_writecount > 0?		    clear AS_LUF
- *	    flush as usual, no parking	  return
- *	  AS_LUF still set? else again
+ *	  raise the file's label	  the file's label > luf.done?
+ *	  full barrier			    flush what is owed up to it
+ *	  luf_content_fixed()?		  return
+ *	    else flush as usual
  *
  *    At least one of them sees the other. All of it on reclaim's side happens
- *    while the folio is locked and in the page cache, so the inode is there.
- *    AS_LUF is cleared after the flush only: a second opener that finds it clear
- *    has nothing to wait for. A first opener that is through with all of it,
- *    i_writecount lowered again, between reclaim's setting of AS_LUF and its look
- *    at i_writecount has cleared AS_LUF: hence the second look. While
- *    i_writecount is raised nothing of the file is deferred.
+ *    while the folio is locked and in the page cache, so the inode is there. The
+ *    label is never lowered: a bit that the writer clears after its flush would
+ *    be lost between reclaimers and openers that come and go. While i_writecount
+ *    is raised nothing of the file is deferred.
+ *    A page that somebody pinned may change without write access, but as it is
+ *    pinned it stays in the page cache, and the stale entry is right.
  *    What changes a mounted file system's device from outside is not covered:
  *    stale entries are then one more cache that shows the old content for a
  *    while.
+ *
+ * No window is longer than luf_max_stale_ms, even on a machine that has nothing
+ * to do: luf_owe() arms a timer, see luf_close_windows().
  *
  * R4: progress
  * ------------
  * The lot is drained by reclaim when it is full; by an allocation that may wait,
  * before it compacts or reclaims, after it reclaimed, and before it calls the OOM
- * killer; by kswapd when the parked pages would balance the node; for CMA, memory
- * offline and memory failure, which want certain frames, and by whoever calls
- * drain_all_pages(). All of these may sleep and have interrupts on. GFP_ATOMIC
- * and PF_MEMALLOC allocations never drain; kswapd serves them.
- * luf_drain_all() also waits for those who are just freeing: lot->freeing.
+ * killer; by kswapd when the parked pages would balance the node and free pages
+ * are short; for CMA, memory offline and memory failure, which want certain
+ * frames, and by whoever calls drain_all_pages(). All of these may sleep and have
+ * interrupts on. GFP_ATOMIC and PF_MEMALLOC allocations never drain; kswapd
+ * serves them. luf_drain_all() also waits for those who are just freeing:
+ * lot->freeing. kswapd counts parked pages as free as long as it is not needed
+ * (luf_balances()): no page is reclaimed because others are parked.
  *
  * R5: which CPUs are behind
  * -------------------------
@@ -122,7 +152,8 @@
  * entry that became stale with a label up to that value: the label's bump of the
  * clock comes after tlb_gen was raised. That value is luf_seen. A lazy CPU uses
  * no user entry before it has compared; a CPU that computes without ever
- * switching is behind, and flushed.
+ * switching is behind, and flushed. So is the CPU that asks: it needs no
+ * interrupt.
  *
  * That a CPU has caught up with a label does not take it out of luf.owing. What
  * it saw may be older than the emptying of the mask, and a reclaimer in between
@@ -146,7 +177,9 @@
  * -----
  * luf.lock and lot->lock are leaves, taken in process context only; luf.lock also
  * under page table locks. luf.mutex is held across the flush and never across the
- * freeing; lot->freeing is held across the freeing only.
+ * freeing; lot->freeing is held across the freeing only; lot->draining is held
+ * across both, outside of the others. None of them is held when anything but
+ * these is waited for.
  *
  * What the architecture must promise (ARCH_SUPPORTS_LUF)
  * ------------------------------------------------------
@@ -156,14 +189,19 @@
  *    and faults if the PTE is gone (x86: yes; here the entries are read-only,
  *    too).
  *  - Adding to a batch does not flush (arm64 broadcasts there: nothing to gain).
+ *
+ * mm/luf_debug.c checks R1 and R3 at run time, and has a deliberate fault for most
+ * of what is said here.
  */
 #include <linux/cpumask.h>
+#include <linux/delay.h>
 #include <linux/export.h>
 #include <linux/fs.h>
 #include <linux/init.h>
 #include <linux/jump_label.h>
 #include <linux/list.h>
 #include <linux/memcontrol.h>
+#include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mutex.h>
@@ -171,19 +209,24 @@
 #include <linux/pagevec.h>
 #include <linux/quell.h>
 #include <linux/sched.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/swap.h>
 #include <linux/sysfs.h>
 #include <linux/vmstat.h>
+#include <linux/workqueue.h>
 #include <asm/luf.h>
+#include <asm/tlbflush.h>
 #include "internal.h"
 #include "luf.h"
+#include "luf_debug.h"
 
 enum luf_drain_reason {
 	LUF_DRAIN_FULL,
 	LUF_DRAIN_ALLOC,
 	LUF_DRAIN_KSWAPD,
+	LUF_DRAIN_STALE,
 	LUF_DRAIN_OTHER,
 };
 
@@ -230,6 +273,7 @@ static struct luf_ledger luf = {
  * @newest:	the newest label among them
  * @nr_pages:	all of them, in pages
  * @nr_zone:	those of each zone, in pages
+ * @draining:	held by those who want memory of this node, see luf_drain_some()
  * @freeing:	held from taking folios out until they are free
  */
 struct luf_lot {
@@ -238,14 +282,20 @@ struct luf_lot {
 	u64 newest;
 	unsigned long nr_pages;
 	unsigned long nr_zone[MAX_NR_ZONES];
+	struct mutex draining;
 	struct mutex freeing;		/* of those who free */
 };
 
 static struct luf_lot *luf_lots[MAX_NUMNODES] __read_mostly;
 
-/* Pages that a lot holds at the most; see luf_lot_limit(). A drain walks them. */
+/* Pages that a lot holds at the most; 0: see luf_lot_limit(). */
 #define LUF_LOT_MAX	16384
-static unsigned long luf_lot_pages __read_mostly = 2048;
+static unsigned long luf_lot_pages __read_mostly;
+
+/* A stale window is closed after so many milliseconds, on an idle machine too. */
+#define LUF_STALE_MIN	2
+#define LUF_STALE_MAX	60000
+static unsigned int luf_max_stale_ms __read_mostly = 100;
 
 /* --- The ledger of owed flushes ------------------------------------------ */
 
@@ -255,7 +305,7 @@ static unsigned long luf_lot_pages __read_mostly = 2048;
  */
 static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
 {
-	if (!arch_luf_covered(&ledger->owing, mm)) {
+	if (!arch_luf_covered(&ledger->owing, mm) && !luf_mutant(NO_OWING)) {
 		spin_lock(&ledger->lock);
 		arch_luf_add_mm(&ledger->owing, mm);
 		spin_unlock(&ledger->lock);
@@ -277,18 +327,34 @@ static bool luf_ledger_done(struct luf_ledger *ledger, u64 label)
 	return smp_load_acquire(&ledger->done) >= label;
 }
 
-/* Up to which label is everything settled, or needs no flush to be? */
-static u64 luf_ledger_settled(struct luf_ledger *ledger)
+/*
+ * Up to which label is everything settled, or is so without an interrupt? This
+ * CPU is flushed if that settles @oldest.
+ */
+static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
 {
+	unsigned int cpu;
 	u64 label;
 
 	/* Who holds it is just flushing. */
 	if (!mutex_trylock(&ledger->mutex))
-		return READ_ONCE(ledger->done);
+		return smp_load_acquire(&ledger->done);
 	label = atomic64_read(ledger->clock);
 	/* The clock before the mask: a label up to it has its CPUs there. */
 	smp_mb();
-	label = arch_luf_least(&ledger->owing, label);
+	cpu = get_cpu();
+	if (!luf_mutant(AGED_UNCHECKED))
+		label = arch_luf_least(&ledger->owing, label, cpu);
+	if (arch_luf_owes(&ledger->owing, cpu) && arch_luf_behind(cpu, label)) {
+		if (label >= oldest) {
+			arch_luf_only(&ledger->flushing, cpu);
+			if (!luf_mutant(AGED_NOT_LOCAL))
+				arch_tlbbatch_flush(&ledger->flushing);
+		} else {
+			label = 0;
+		}
+	}
+	put_cpu();
 	label = max(label, ledger->done);
 	mutex_unlock(&ledger->mutex);
 	return label;
@@ -324,9 +390,13 @@ static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 	memset(&ledger->later, 0, sizeof(ledger->later));
 	arch_luf_sort(&ledger->flushing, &ledger->later, need);
 	behind = !arch_luf_empty(&ledger->flushing);
-	if (behind)
+	if (luf_mutant(DONE_EARLY)) {
+		smp_store_release(&ledger->done, clock);
+		mdelay(1);
+	}
+	if (behind && !luf_mutant(SKIP_FLUSH))
 		arch_tlbbatch_flush(&ledger->flushing);
-	if (!arch_luf_empty(&ledger->later)) {
+	if (!arch_luf_empty(&ledger->later) && !luf_mutant(DROP_LATER)) {
 		/* Not behind what is needed now, but maybe what follows: R5. */
 		spin_lock(&ledger->lock);
 		arch_luf_add(&ledger->owing, &ledger->later);
@@ -339,13 +409,15 @@ static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 	return behind;
 }
 
-static void luf_settle_all(u64 need)
+/* Returns whether a CPU had to be flushed. */
+static bool luf_settle_all(u64 need)
 {
 	might_sleep();
-	if (luf_ledger_settle(&luf, need)) {
-		count_vm_event(LUF_FLUSH);
-		trace_luf_flush(need);
-	}
+	if (!luf_ledger_settle(&luf, need))
+		return false;
+	count_vm_event(LUF_FLUSH);
+	trace_luf_flush(need);
+	return true;
 }
 
 /* --- The lot -------------------------------------------------------------- */
@@ -354,6 +426,7 @@ static void luf_lot_init(struct luf_lot *lot)
 {
 	spin_lock_init(&lot->lock);
 	INIT_LIST_HEAD(&lot->folios);
+	mutex_init(&lot->draining);
 	mutex_init(&lot->freeing);
 }
 
@@ -380,20 +453,37 @@ static void luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label)
 	spin_unlock(&lot->lock);
 }
 
+/* The least label in the lot, or one that never comes. */
+static u64 luf_lot_oldest(struct luf_lot *lot)
+{
+	struct folio *folio;
+	u64 label = U64_MAX;
+
+	spin_lock(&lot->lock);
+	folio = list_first_entry_or_null(&lot->folios, struct folio, lru);
+	if (folio)
+		label = (unsigned long)folio->private;
+	spin_unlock(&lot->lock);
+	return label;
+}
+
 /*
- * Take out the folios whose labels are settled up to @settled. Returns their
- * pages. Parking is not atomic with reading the clock, so a newer folio may
+ * Take out folios whose labels are settled up to @settled, until these are @want
+ * pages. Returns how many they are. Parking is not atomic with reading the clock, so a newer folio may
  * stand before an older one: that one waits for the next time.
  */
 static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
-				  struct list_head *list)
+				  unsigned long want, struct list_head *list)
 {
 	unsigned long nr_pages = 0;
 	struct folio *folio, *next;
 
 	spin_lock(&lot->lock);
 	list_for_each_entry_safe(folio, next, &lot->folios, lru) {
-		if ((unsigned long)folio->private > settled)
+		if (nr_pages >= want)
+			break;
+		if ((unsigned long)folio->private > settled &&
+		    !luf_mutant(RELEASE_EARLY))
 			break;
 		folio->private = NULL;
 		lot->nr_zone[folio_zonenum(folio)] -= folio_nr_pages(folio);
@@ -406,22 +496,32 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 }
 
 /*
- * How much the lot of a node may hold: luf_lot_pages, but no more than 1/64 of
- * the node, so that small nodes keep their memory.
+ * How many pages the lot of a node may hold that has @managed pages: as many as
+ * kswapd reclaims in one go, @high, the sum of the high watermarks, or what the
+ * administrator set; but no more than 1/64 of the node, so that small nodes keep
+ * their memory.
  */
-static unsigned long luf_lot_limit(unsigned long managed)
+static unsigned long luf_lot_limit(unsigned long managed, unsigned long high)
 {
-	return min(READ_ONCE(luf_lot_pages), managed / 64);
+	unsigned long limit = READ_ONCE(luf_lot_pages);
+
+	if (!limit)
+		limit = min(high, LUF_LOT_MAX);
+	return min(limit, managed / 64);
 }
 
-static unsigned long luf_node_managed(struct pglist_data *pgdat)
+static unsigned long luf_node_limit(struct pglist_data *pgdat)
 {
-	unsigned long managed = 0;
+	unsigned long managed = 0, high = 0;
 	int i;
 
-	for (i = 0; i < MAX_NR_ZONES; i++)
-		managed += zone_managed_pages(&pgdat->node_zones[i]);
-	return managed;
+	for (i = 0; i < MAX_NR_ZONES; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+
+		managed += zone_managed_pages(zone);
+		high += high_wmark_pages(zone);
+	}
+	return luf_lot_limit(managed, high);
 }
 
 /* What free_unref_folios() and mem_cgroup_uncharge_folios() want. */
@@ -449,25 +549,37 @@ static void luf_free_batch(struct folio_batch *fbatch)
 	for (i = 0; i < folio_batch_count(fbatch); i++)
 		list_del(&fbatch->folios[i]->lru);
 	free_unref_folios(fbatch);
-	cond_resched();
 }
 
-/* Give back what is settled up to @settled on node @nid. Returns its pages. */
-static unsigned long luf_release(int nid, u64 settled)
+/* What is freed in one go; others may wait for it. */
+#define LUF_RELEASE_BATCH	256
+
+/*
+ * Give back @want pages, or a bit more, that are settled up to @settled on node
+ * @nid. Returns how many these are. May sleep.
+ */
+static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 {
+	unsigned long nr_pages, released = 0;
 	struct luf_lot *lot = luf_lots[nid];
-	unsigned long nr_pages;
 	LIST_HEAD(list);
 
-	mutex_lock(&lot->freeing);
-	nr_pages = luf_lot_take(lot, settled, &list);
-	if (nr_pages) {
-		mod_node_page_state(NODE_DATA(nid), NR_LUF_PARKED, -nr_pages);
-		count_vm_events(LUF_RELEASE, nr_pages);
-		luf_for_batches(&list, luf_free_batch);
-	}
-	mutex_unlock(&lot->freeing);
-	return nr_pages;
+	do {
+		mutex_lock(&lot->freeing);
+		nr_pages = luf_lot_take(lot, settled,
+					min(want - released, LUF_RELEASE_BATCH),
+					&list);
+		if (nr_pages) {
+			mod_node_page_state(NODE_DATA(nid), NR_LUF_PARKED,
+					    -nr_pages);
+			count_vm_events(LUF_RELEASE, nr_pages);
+			luf_for_batches(&list, luf_free_batch);
+		}
+		mutex_unlock(&lot->freeing);
+		released += nr_pages;
+		cond_resched();
+	} while (nr_pages && released < want);
+	return released;
 }
 
 static unsigned long luf_parked(int nid)
@@ -478,29 +590,33 @@ static unsigned long luf_parked(int nid)
 }
 
 /*
- * Give back what is parked on node @nid and needs no flush. Returns its pages,
- * which may be 0. May sleep.
+ * Give back @want pages of node @nid that need no interrupt, if there are so
+ * many. Returns how many these are. May sleep.
  */
-static unsigned long luf_drain_aged(int nid)
+static unsigned long luf_drain_aged(int nid, unsigned long want)
 {
 	unsigned long nr_pages;
+	u64 settled;
 
 	if (!luf_parked(nid))
 		return 0;
-	nr_pages = luf_release(nid, luf_ledger_settled(&luf));
+	settled = luf_ledger_settled(&luf, luf_lot_oldest(luf_lots[nid]));
+	nr_pages = luf_release(nid, settled, want);
 	count_vm_events(LUF_RELEASE_AGED, nr_pages);
 	return nr_pages;
 }
 
 /*
- * Give back what is parked on node @nid, with a flush if there is one owed.
- * Returns whether there was something; another drain may have been faster to
- * free it. May sleep.
+ * Give back @want pages of node @nid, with a flush if there is one owed: for
+ * everything that is parked. Returns whether there was something; another drain
+ * may have been faster to free it. May sleep.
  */
-static bool luf_drain_node(int nid, enum luf_drain_reason reason)
+static bool luf_drain_node(int nid, enum luf_drain_reason reason,
+			   unsigned long want)
 {
 	struct luf_lot *lot = luf_lots[nid];
 	unsigned long nr_pages;
+	bool flushed;
 	u64 newest;
 
 	if (!luf_parked(nid))
@@ -509,8 +625,10 @@ static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 	spin_lock(&lot->lock);
 	newest = lot->newest;
 	spin_unlock(&lot->lock);
-	luf_settle_all(newest);
-	nr_pages = luf_release(nid, newest);
+	flushed = luf_settle_all(newest);
+	nr_pages = luf_release(nid, newest, want);
+	if (!flushed)
+		count_vm_events(LUF_RELEASE_AGED, nr_pages);
 	if (nr_pages) {
 		count_vm_event(LUF_DRAIN_BY_FULL + reason);
 		trace_luf_drain(nid, nr_pages, reason);
@@ -518,31 +636,152 @@ static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 	return true;
 }
 
-/* The same, but what needs no flush is enough if it is @want pages. */
+/*
+ * The same for who wants memory: @enough pages that need no interrupt will do,
+ * and so does what somebody else is just draining.
+ */
 static bool luf_drain_some(int nid, enum luf_drain_reason reason,
-			   unsigned long want)
+			   unsigned long enough, unsigned long want)
 {
-	return luf_drain_aged(nid) >= want || luf_drain_node(nid, reason);
+	struct luf_lot *lot = luf_lots[nid];
+	bool drained = true;
+
+	if (mutex_trylock(&lot->draining))
+		drained = luf_drain_aged(nid, want) >= enough ||
+			  luf_drain_node(nid, reason, want);
+	else
+		mutex_lock(&lot->draining);
+	mutex_unlock(&lot->draining);
+	return drained;
 }
 
-/* --- Hooks of reclaim ------------------------------------------------------ */
+/* --- No window stays open for long ------------------------------------------- */
 
-static bool luf_may_defer(struct folio *folio)
+/* What was owed when luf_close_windows() ran last. */
+static u64 luf_stale_label;
+/* The newest label that was given out. */
+static u64 luf_owed;
+static bool luf_stale_armed;
+static struct workqueue_struct *luf_wq;
+
+static void luf_close_windows(struct work_struct *work);
+static DECLARE_DELAYED_WORK(luf_stale_work, luf_close_windows);
+
+/*
+ * What is owed is flushed in the second run from now on, at the latest; the last
+ * third is for the workqueue to be late.
+ */
+static void luf_arm(void)
+{
+	unsigned int ms = READ_ONCE(luf_max_stale_ms);
+
+	queue_delayed_work(luf_wq, &luf_stale_work,
+			   max(1, msecs_to_jiffies(ms) / 3));
+}
+
+/* After something is owed or parked: luf_close_windows() shall run. */
+static void luf_keep_closing(void)
+{
+	/* Pairs with luf_close_windows(): one sees the other. */
+	smp_mb();
+	if (unlikely(!READ_ONCE(luf_stale_armed))) {
+		WRITE_ONCE(luf_stale_armed, true);
+		luf_arm();
+	}
+}
+
+/*
+ * Each window is at least a third of the time old before its label is flushed,
+ * and at most all of it: most CPUs have caught up meanwhile. Runs only while there
+ * is something owed or parked.
+ */
+static void luf_close_windows(struct work_struct *work)
+{
+	u64 stale = luf_stale_label;
+	unsigned long nr_pages;
+	bool more;
+	int nid;
+
+	if (!luf_ledger_done(&luf, stale) && luf_settle_all(stale))
+		count_vm_event(LUF_FLUSH_STALE);
+	for_each_node_state(nid, N_MEMORY) {
+		if (!luf_parked(nid))
+			continue;
+		nr_pages = luf_release(nid, stale, ULONG_MAX);
+		if (nr_pages) {
+			count_vm_event(LUF_DRAIN_BY_FULL + LUF_DRAIN_STALE);
+			trace_luf_drain(nid, nr_pages, LUF_DRAIN_STALE);
+		}
+	}
+	luf_stale_label = luf_ledger_now(&luf);
+
+	WRITE_ONCE(luf_stale_armed, false);
+	/* Pairs with luf_keep_closing(). */
+	smp_mb();
+	more = !luf_ledger_done(&luf, READ_ONCE(luf_owed));
+	for_each_node_state(nid, N_MEMORY)
+		more |= luf_parked(nid);
+	if (more) {
+		WRITE_ONCE(luf_stale_armed, true);
+		luf_arm();
+	}
+}
+
+/* @mm owes a flush; see luf_ledger_owe(). */
+static u64 luf_owe(struct mm_struct *mm)
+{
+	u64 label = luf_ledger_owe(&luf, mm);
+
+	/* One that is lost to a lesser one is settled when its folio leaves the lot. */
+	if (READ_ONCE(luf_owed) < label)
+		WRITE_ONCE(luf_owed, label);
+	luf_keep_closing();
+	return label;
+}
+
+/* --- Hooks of reclaim and migration ------------------------------------------- */
+
+/* Can only who has write access change the content of the file? R3 (b). */
+static bool luf_content_fixed(struct address_space *mapping)
+{
+	struct inode *inode = mapping->host;
+
+	return (!inode_is_open_for_write(inode) || luf_mutant(IGNORE_WRITER)) &&
+	       !(inode->i_flags & (S_DAX | S_NOQUOTA)) &&
+	       !test_bit(AS_LUF_NEVER, &mapping->flags) &&
+	       !READ_ONCE(mapping->wb_err);
+}
+
+static bool luf_may_defer_file(struct folio *folio)
 {
 	struct address_space *mapping = folio->mapping;
-	struct inode *inode;
 
-	if (folio_test_anon(folio) || folio_test_hugetlb(folio) ||
-	    folio_test_swapcache(folio) || !mapping)
+	if (folio_test_swapbacked(folio) || !mapping || !mapping->host)
 		return false;
-	if (folio_test_dirty(folio) || folio_test_writeback(folio))
+	if (folio_test_dirty(folio) || folio_test_writeback(folio) ||
+	    !folio_test_uptodate(folio))
 		return false;
+	return S_ISREG(mapping->host->i_mode) &&
+	       (mapping->host->i_sb->s_iflags & SB_I_LUF) &&
+	       luf_content_fixed(mapping);
+}
 
-	inode = mapping->host;
-	return inode && S_ISREG(inode->i_mode) && !IS_DAX(inode) &&
-	       !IS_NOQUOTA(inode) &&
-	       (inode->i_sb->s_type->fs_flags & FS_LUF) &&
-	       !inode_is_open_for_write(inode);
+/* The PTEs of @folio are about to be cleared; defer their flushes if possible. */
+static void luf_begin(struct folio *folio)
+{
+	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
+	unsigned char state = tlb_ubc->luf_state;
+
+	/* What an earlier folio is owed is not forgotten. */
+	if (state & LUF_OWED)
+		state |= LUF_KEPT;
+	tlb_ubc->luf_state = (state & (LUF_KEPT | LUF_MOVING)) | LUF_UNMAPPING;
+	tlb_ubc->luf_folio = folio;
+}
+
+static void luf_end(void)
+{
+	current->tlb_ubc.luf_state &= ~LUF_UNMAPPING;
 }
 
 /**
@@ -555,65 +794,106 @@ static bool luf_may_defer(struct folio *folio)
  */
 void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
+	if (static_branch_likely(&luf_key) && !folio_test_anon(folio) &&
+	    luf_may_defer_file(folio))
+		luf_begin(folio);
+	try_to_unmap(folio, flags);
+	luf_end();
+}
+
+/**
+ * luf_try_to_migrate - try_to_migrate(), lazily where that is safe
+ * @folio:	locked, isolated from the LRU
+ * @flags:	of try_to_migrate()
+ *
+ * For migrate_pages_batch() only: its source folios end in luf_put_migrated()
+ * or are mapped again where they were. May sleep.
+ */
+void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags)
+{
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
-	if (static_branch_likely(&luf_key) && luf_may_defer(folio)) {
-		if (tlb_ubc->luf_state & (LUF_OWED | LUF_KEPT))
-			tlb_ubc->luf_state = LUF_KEPT;
-		else
-			tlb_ubc->luf_state = 0;
-		tlb_ubc->luf_state |= LUF_UNMAPPING;
-		tlb_ubc->luf_folio = folio;
+	if (!static_branch_likely(&luf_key) || folio_test_hugetlb(folio) ||
+	    folio_contain_hwpoisoned_page(folio) ||
+	    !(folio_test_anon(folio) || luf_may_defer_file(folio))) {
+		try_to_migrate(folio, flags);
+		return;
 	}
-	try_to_unmap(folio, flags);
-	tlb_ubc->luf_state &= ~LUF_UNMAPPING;
+	luf_begin(folio);
+	try_to_migrate(folio, flags);
+	luf_end();
+	/* Not for the end of the batch, like LUF_OWED and LUF_KEPT. */
+	if (tlb_ubc->luf_state & LUF_OWED) {
+		tlb_ubc->luf_state &= ~LUF_OWED;
+		tlb_ubc->luf_state |= LUF_MOVING;
+	}
+}
+
+/* Locks do not order those who raise it: one label is not lost to a lesser one. */
+static void luf_raise(atomic64_t *at, s64 label)
+{
+	s64 old = atomic64_read(at);
+
+	while (old < label && !atomic64_try_cmpxchg(at, &old, label))
+		;
 }
 
 /* See luf_defer(): luf_folio is being unmapped and may be done lazily. */
-bool __luf_defer(struct mm_struct *mm, pte_t pteval)
+bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
-	struct address_space *mapping = tlb_ubc->luf_folio->mapping;
-	u64 label, old;
+	struct folio *folio = tlb_ubc->luf_folio;
+	struct address_space *mapping = folio->mapping;
+	u64 label;
 
-	if (pte_dirty(pteval) || pte_write(pteval))
-		goto usual;
+	if (pte_write(pteval) && !luf_mutant(DEFER_WRITABLE))
+		return false;
+	if (folio_test_anon(folio)) {
+		/* A write protection that was not flushed yet: R2. */
+		if (mm_tlb_flush_pending(mm) && !luf_mutant(MIGRATE_PROTECTED))
+			return false;
+	} else if (pte_dirty(pteval) && !luf_mutant(DEFER_WRITABLE)) {
+		return false;
+	}
 
-	arch_luf_unmapped(mm);
-	label = luf_ledger_owe(&luf, mm);
-	do {
-		if (!test_bit(AS_LUF, &mapping->flags))
-			set_bit(AS_LUF, &mapping->flags);
+	if (!luf_mutant(NO_TLB_GEN))
+		arch_luf_unmapped(mm);
+	label = luf_owe(mm);
+	luf_debug_open(folio, mm, address, pteval);
+	if (!folio_test_anon(folio)) {
+		if (luf_mutant(CHECK_FIRST)) {
+			if (!luf_content_fixed(mapping))
+				return false;
+			mdelay(1);
+		}
+		if (!luf_mutant(NO_FILE_LABEL))
+			luf_raise(&mapping->luf_label, label);
 		/* Pairs with luf_write_access(): R3 (b). */
 		smp_mb();
-		if (inode_is_open_for_write(mapping->host))
-			goto usual;
-		/* The writer that cleared it may have come and gone. */
-		smp_rmb();
-	} while (!test_bit(AS_LUF, &mapping->flags));
-
-	/* For luf_write_fault(): R3 (a). Page table locks do not order these. */
-	old = atomic64_read(&mm->luf_label);
-	while (old < label &&
-	       !atomic64_try_cmpxchg(&mm->luf_label, (s64 *)&old, label))
-		;
+		if (!luf_mutant(CHECK_FIRST) && !luf_content_fixed(mapping))
+			return false;
+	}
+	/* For luf_flush_pending(): R3 (a). */
+	if (!luf_mutant(NO_MM_LABEL))
+		luf_raise(&mm->luf_label, label);
 
 	tlb_ubc->luf_state |= LUF_OWED;
 	return true;
+}
 
-usual:
-	tlb_ubc->luf_state |= LUF_MIXED;
-	return false;
+/* Flush what is owed by all that this task has unmapped lazily. */
+static void luf_settle_kept(void)
+{
+	count_vm_event(LUF_KEPT_FLUSH);
+	if (!luf_mutant(LOSE_KEPT))
+		luf_settle_all(luf_ledger_now(&luf));
 }
 
 /* See luf_settle(). */
 void __luf_settle(void)
 {
-	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
-
-	count_vm_event(LUF_KEPT_FLUSH);
-	luf_settle_all(luf_ledger_now(&luf));
-	tlb_ubc->luf_state = 0;
+	luf_settle_kept();
+	current->tlb_ubc.luf_state &= LUF_MOVING;
 }
 
 /**
@@ -628,8 +908,7 @@ bool luf_park(struct folio *folio, struct list_head *parked)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
-	if (tlb_ubc->luf_folio != folio ||
-	    (tlb_ubc->luf_state & (LUF_OWED | LUF_MIXED)) != LUF_OWED)
+	if (tlb_ubc->luf_folio != folio || !(tlb_ubc->luf_state & LUF_OWED))
 		return false;
 
 	tlb_ubc->luf_state &= ~LUF_OWED;
@@ -638,23 +917,17 @@ bool luf_park(struct folio *folio, struct list_head *parked)
 	return true;
 }
 
-/**
- * luf_park_list - put what luf_park() took into the lot
- * @parked:	folios of @pgdat; empty afterwards
- * @pgdat:	their node
- *
- * Uncharges them, and drains the lot if it is full. May sleep.
+/*
+ * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
+ * that if it is full.
  */
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
+static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
 {
 	int nid = pgdat->node_id;
 	unsigned long nr_pages = 0;
 	struct folio *folio;
 	unsigned long limit;
 	u64 label;
-
-	if (list_empty(parked))
-		return;
 
 	luf_for_batches(parked, mem_cgroup_uncharge_folios);
 	/* A full barrier: after all that these folios are owed. */
@@ -665,11 +938,88 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
 	mod_node_page_state(pgdat, NR_LUF_PARKED, nr_pages);
 	count_vm_events(LUF_PARK, nr_pages);
 	luf_lot_add(luf_lots[nid], parked, label);
+	luf_keep_closing();
 	trace_luf_park(nid, nr_pages, label);
 
-	limit = luf_lot_limit(luf_node_managed(pgdat));
+	limit = luf_node_limit(pgdat);
 	if (luf_parked(nid) > limit)
-		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1);
+		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1, ULONG_MAX);
+}
+
+/**
+ * luf_park_list - put what luf_park() took into the lot
+ * @parked:	folios of @pgdat; empty afterwards
+ * @pgdat:	their node
+ *
+ * May sleep.
+ */
+void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
+{
+	if (list_empty(parked))
+		return;
+	luf_put_into_lot(parked, pgdat);
+	/* kswapd takes its time; somebody may be waiting for pages meanwhile. */
+	if (current_is_kswapd())
+		luf_drain_aged(pgdat->node_id, ULONG_MAX);
+}
+
+/**
+ * luf_put_migrated - folio_put() for a folio whose content lives elsewhere now
+ * @folio:	the source of a migration, unlocked, isolated
+ * @reason:	of the migration
+ *
+ * May sleep.
+ */
+void luf_put_migrated(struct folio *folio, enum migrate_reason reason)
+{
+	LIST_HEAD(parked);
+
+	if (likely(!(current->tlb_ubc.luf_state & LUF_MOVING)) ||
+	    luf_mutant(MIGRATE_FREE))
+		goto put;
+	/* These want the frame itself, or hand it to somebody else. */
+	if (reason == MR_MEMORY_FAILURE || reason == MR_CONTIG_RANGE ||
+	    reason == MR_MEMORY_HOTPLUG || reason == MR_LONGTERM_PIN)
+		goto settle;
+	if (folio_test_hugetlb(folio) || __folio_test_movable(folio) ||
+	    folio_test_mlocked(folio) || !folio_ref_freeze(folio, 1))
+		goto settle;
+
+	/* One that was freed under us has not been taken off yet. */
+	folio_unqueue_deferred_split(folio);
+	count_vm_events(LUF_MIGRATE, folio_nr_pages(folio));
+	list_add(&folio->lru, &parked);
+	luf_put_into_lot(&parked, folio_pgdat(folio));
+	return;
+
+settle:
+	luf_settle_kept();
+put:
+	if (reason != MR_MEMORY_FAILURE)
+		folio_put(folio);
+}
+
+/**
+ * luf_begin_migrate - migrate_pages_batch() starts
+ *
+ * To allocate where the folios go may reclaim or compact, and so migrate: then
+ * the outer migration still has folios that are owed a flush.
+ *
+ * Return: for luf_end_migrate().
+ */
+bool luf_begin_migrate(void)
+{
+	return current->tlb_ubc.luf_state & LUF_MOVING;
+}
+
+/**
+ * luf_end_migrate - all folios of migrate_pages_batch() are where they belong
+ * @outer: what luf_begin_migrate() returned
+ */
+void luf_end_migrate(bool outer)
+{
+	if (!outer)
+		current->tlb_ubc.luf_state &= ~LUF_MOVING;
 }
 
 /* --- Hooks of what changes the content that an address denotes -------------- */
@@ -683,53 +1033,81 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
  */
 void luf_write_access(struct inode *inode)
 {
-	struct address_space *mapping = inode->i_mapping;
+	s64 label;
 
 	might_sleep();
 	/* Pairs with __luf_defer(): R3 (b). */
 	smp_mb__after_atomic();
-	if (likely(!test_bit(AS_LUF, &mapping->flags)))
+	label = atomic64_read(&inode->i_mapping->luf_label);
+	if (likely(!label) || luf_ledger_done(&luf, label) ||
+	    luf_mutant(NO_WRITE_ACCESS))
 		return;
-	/* The bit before the clock. */
-	smp_rmb();
-
 	count_vm_event(LUF_WRITE_ACCESS);
-	luf_settle_all(luf_ledger_now(&luf));
-	clear_bit(AS_LUF, &mapping->flags);
-	/* Pairs with __luf_defer(): before i_writecount is lowered again. */
-	smp_mb__after_atomic();
+	luf_settle_all(label);
 }
 EXPORT_SYMBOL(luf_write_access);
 
 /**
- * luf_write_fault - a private copy is about to be mapped at a cleared PTE
- * @mm:	its mm
+ * luf_exclude - the content of this file changes without write access
+ * @inode:	its folios are never unmapped lazily again, until it is evicted
  *
- * Under the page table lock, before the PTE is set.
+ * Returns when no CPU can read old content through a stale entry. May sleep.
  */
-void luf_write_fault(struct mm_struct *mm)
+void luf_exclude(struct inode *inode)
 {
-	u64 label = atomic64_read(&mm->luf_label);
+	set_bit(AS_LUF_NEVER, &inode->i_mapping->flags);
+	luf_write_access(inode);
+}
+EXPORT_SYMBOL_GPL(luf_exclude);
 
-	if (likely(!label || luf_ledger_done(&luf, label)))
-		return;
-	count_vm_event(LUF_WRITE_FAULT);
-	flush_tlb_batched_pending(mm);
+/* See luf_flush_pending(). Returns whether there was something to flush. */
+bool __luf_flush_pending(struct mm_struct *mm)
+{
+	s64 label = atomic64_read(&mm->luf_label);
+
+	if (luf_mutant(NO_PENDING) || !label)
+		return false;
+	if (luf_ledger_done(&luf, label)) {
+		/* A label never comes back. */
+		atomic64_cmpxchg(&mm->luf_label, label, 0);
+		return false;
+	}
+	/*
+	 * A full barrier. Labels that are given out from now on are greater; the
+	 * PTEs of all others are cleared, and tlb_gen raised, before the flush.
+	 */
+	atomic64_inc_return(&luf_clock);
+	arch_flush_tlb_batched_pending(mm);
+	atomic64_cmpxchg(&mm->luf_label, label, 0);
+	return true;
+}
+
+/* See luf_write_fault(). */
+void __luf_write_fault(struct mm_struct *mm)
+{
+	if (!luf_mutant(NO_WRITE_FAULT) && __luf_flush_pending(mm))
+		count_vm_event(LUF_WRITE_FAULT);
 }
 
 /* --- Hooks of what wants memory --------------------------------------------- */
 
+/* An allocation of one page does not free more; kswapd or the next one will. */
+#define LUF_ALLOC_BATCH	128
+
 /**
  * luf_drain_for_alloc - give back parked pages to an allocation that is short
  * @gfp_mask:	of the allocation
+ * @order:	its order
  * @ac:		its zones
  *
  * May sleep if @gfp_mask may reclaim.
  *
  * Return: true if it is worth looking at the free lists again.
  */
-bool luf_drain_for_alloc(gfp_t gfp_mask, const struct alloc_context *ac)
+bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
+			 const struct alloc_context *ac)
 {
+	unsigned long want = order ? ULONG_MAX : LUF_ALLOC_BATCH;
 	bool drained = false;
 	struct zoneref *z;
 	struct zone *zone;
@@ -743,34 +1121,59 @@ bool luf_drain_for_alloc(gfp_t gfp_mask, const struct alloc_context *ac)
 
 		if (lot && READ_ONCE(lot->nr_zone[zone_idx(zone)]))
 			drained |= luf_drain_some(zone_to_nid(zone),
-						  LUF_DRAIN_ALLOC,
-						  SWAP_CLUSTER_MAX);
+						  LUF_DRAIN_ALLOC, 1, want);
 	}
 	return drained;
 }
 
-/* Would what is parked on @pgdat lift a zone over its high watermark? */
-static bool luf_parked_balances(struct pglist_data *pgdat, int highest_zoneidx)
+/**
+ * luf_drain_for_compact - give back what compaction has moved away
+ * @zone: that is being compacted
+ *
+ * It is worth something only in one piece, with the page allocator. May sleep.
+ */
+void luf_drain_for_compact(struct zone *zone)
 {
-	struct luf_lot *lot = luf_lots[pgdat->node_id];
-	int i;
+	int nid = zone_to_nid(zone);
 
-	for (i = 0; i <= highest_zoneidx; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
-		unsigned long parked = READ_ONCE(lot->nr_zone[i]);
-		unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+	if (luf_parked(nid))
+		luf_drain_some(nid, LUF_DRAIN_OTHER, ULONG_MAX, ULONG_MAX);
+}
 
-		if (parked && __zone_watermark_ok(zone, 0, high_wmark_pages(zone),
-						  highest_zoneidx, 0,
-						  free + parked))
-			return true;
-	}
-	return false;
+static bool luf_parked_lifts(struct zone *zone, int order, unsigned long mark,
+			     int highest_zoneidx)
+{
+	struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
+	unsigned long parked = lot ? READ_ONCE(lot->nr_zone[zone_idx(zone)]) : 0;
+	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+
+	return parked && __zone_watermark_ok(zone, order, mark, highest_zoneidx,
+					     0, free + parked);
+}
+
+/**
+ * luf_balances - do parked pages spare kswapd's work?
+ * @zone:		of the node
+ * @order:		that is wanted
+ * @mark:		that kswapd wants to reach, in pages
+ * @highest_zoneidx:	of the allocation
+ *
+ * They do where free pages are over the low watermark, and over @mark together
+ * with what is parked. When they fall below, kswapd wakes up and most of what is
+ * parked needs no flush any more.
+ */
+bool luf_balances(struct zone *zone, int order, unsigned long mark,
+		  int highest_zoneidx)
+{
+	return zone_watermark_ok_safe(zone, order, low_wmark_pages(zone),
+				      highest_zoneidx) &&
+	       luf_parked_lifts(zone, order, mark, highest_zoneidx);
 }
 
 /**
  * luf_drain_for_kswapd - give parked pages back before kswapd reclaims
  * @pgdat:		its node, not balanced
+ * @order:		that is wanted
  * @highest_zoneidx:	up to this zone
  *
  * With a flush only if that ends kswapd's work; more often would only be more
@@ -778,17 +1181,32 @@ static bool luf_parked_balances(struct pglist_data *pgdat, int highest_zoneidx)
  *
  * Return: true if it is worth looking at the watermarks again.
  */
-bool luf_drain_for_kswapd(struct pglist_data *pgdat, int highest_zoneidx)
+bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
+			  int highest_zoneidx)
 {
 	int nid = pgdat->node_id;
 	bool drained;
+	int i;
 
 	if (!luf_parked(nid))
 		return false;
 
-	drained = luf_drain_aged(nid);
-	if (luf_parked_balances(pgdat, highest_zoneidx))
-		drained |= luf_drain_node(nid, LUF_DRAIN_KSWAPD);
+	drained = luf_drain_aged(nid, ULONG_MAX);
+	for (i = 0; i <= highest_zoneidx; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+
+		if (luf_balances(zone, order, high_wmark_pages(zone),
+				 highest_zoneidx))
+			return true;
+	}
+	for (i = 0; i <= highest_zoneidx; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+
+		if (luf_parked_lifts(zone, order, high_wmark_pages(zone),
+				     highest_zoneidx))
+			return luf_drain_some(nid, LUF_DRAIN_KSWAPD,
+					      ULONG_MAX, ULONG_MAX);
+	}
 	return drained;
 }
 
@@ -804,11 +1222,43 @@ void luf_drain_all(void)
 	for_each_node_state(nid, N_MEMORY) {
 		if (!luf_lots[nid])
 			continue;
-		luf_drain_node(nid, LUF_DRAIN_OTHER);
+		luf_drain_node(nid, LUF_DRAIN_OTHER, ULONG_MAX);
 		/* Somebody else may have taken folios and not freed them yet. */
 		mutex_lock(&luf_lots[nid]->freeing);
 		mutex_unlock(&luf_lots[nid]->freeing);
 	}
+}
+
+/* --- Where parked pages are shown ---------------------------------------------- */
+
+/**
+ * luf_nr_parked - how many pages are parked, on all nodes
+ *
+ * They are available: whoever is short of memory gets them first.
+ */
+unsigned long luf_nr_parked(void)
+{
+	return global_node_page_state(NR_LUF_PARKED);
+}
+
+/* A line of /proc/meminfo. */
+void luf_report_meminfo(struct seq_file *m)
+{
+	seq_printf(m, "LufParked:      %8lu kB\n", K(luf_nr_parked()));
+}
+
+/* A line of a node's meminfo in sysfs. */
+int luf_report_node_meminfo(char *buf, int len, int nid)
+{
+	return sysfs_emit_at(buf, len, "Node %d LufParked:      %8lu kB\n", nid,
+			     K(node_page_state(NODE_DATA(nid), NR_LUF_PARKED)));
+}
+
+/* A line of show_mem(). */
+void luf_show_meminfo_node(int nid)
+{
+	pr_info("Node %d luf_parked:%lukB\n", nid,
+		K(node_page_state(NODE_DATA(nid), NR_LUF_PARKED)));
 }
 
 /* --- The switch --------------------------------------------------------------- */
@@ -835,6 +1285,31 @@ static ssize_t lot_pages_store(struct kobject *kobj, struct kobj_attribute *attr
 
 static struct kobj_attribute luf_lot_pages_attr = __ATTR_RW(lot_pages);
 
+static ssize_t max_stale_ms_show(struct kobject *kobj,
+				 struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(luf_max_stale_ms));
+}
+
+static ssize_t max_stale_ms_store(struct kobject *kobj,
+				  struct kobj_attribute *attr,
+				  const char *buf, size_t count)
+{
+	unsigned int ms;
+	int err = kstrtouint(buf, 10, &ms);
+
+	if (err)
+		return err;
+	if (ms < LUF_STALE_MIN || ms > LUF_STALE_MAX)
+		return -EINVAL;
+	WRITE_ONCE(luf_max_stale_ms, ms);
+	/* What is open now was promised the old time; do not wait longer. */
+	mod_delayed_work(luf_wq, &luf_stale_work, 0);
+	return count;
+}
+
+static struct kobj_attribute luf_max_stale_ms_attr = __ATTR_RW(max_stale_ms);
+
 static ssize_t drain_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
 {
@@ -846,6 +1321,7 @@ static struct kobj_attribute luf_drain_attr = __ATTR_WO(drain);
 
 static const struct attribute * const luf_attrs[] = {
 	&luf_lot_pages_attr.attr,
+	&luf_max_stale_ms_attr.attr,
 	&luf_drain_attr.attr,
 	NULL,
 };
@@ -860,6 +1336,11 @@ static struct quell_mechanism luf_mechanism = {
 static int __init luf_init(void)
 {
 	int nid;
+
+	/* The bound holds under memory pressure, too. */
+	luf_wq = alloc_workqueue("luf", WQ_UNBOUND | WQ_MEM_RECLAIM, 1);
+	if (!luf_wq)
+		return -ENOMEM;
 
 	for_each_node(nid) {
 		int on = node_state(nid, N_MEMORY) ? nid : NUMA_NO_NODE;

@@ -7,7 +7,10 @@
 #define _MM_LUF_H
 
 #include <linux/gfp_types.h>
+#include <linux/jump_label.h>
 #include <linux/luf.h>
+#include <linux/migrate_mode.h>
+#include <linux/mm_types.h>
 #include <linux/rmap.h>
 #include <linux/sched.h>
 
@@ -19,30 +22,41 @@ struct alloc_context;
 enum luf_state {
 	LUF_UNMAPPING	= 1,	/* being unmapped, may be done lazily */
 	LUF_OWED	= 2,	/* cleared PTEs whose flush the lot owes */
-	LUF_MIXED	= 4,	/* other cleared PTEs, flushed as usual */
-	LUF_KEPT	= 8,	/* an earlier folio was OWED and not parked */
+	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
+	LUF_MOVING	= 8,	/* folios that are being migrated are OWED */
 };
 
-bool __luf_defer(struct mm_struct *mm, pte_t pteval);
+bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address);
 void __luf_settle(void);
+bool __luf_flush_pending(struct mm_struct *mm);
+void __luf_write_fault(struct mm_struct *mm);
 
 void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
 bool luf_park(struct folio *folio, struct list_head *parked);
 void luf_park_list(struct list_head *parked, struct pglist_data *pgdat);
-void luf_write_fault(struct mm_struct *mm);
-bool luf_drain_for_alloc(gfp_t gfp_mask, const struct alloc_context *ac);
-bool luf_drain_for_kswapd(struct pglist_data *pgdat, int highest_zoneidx);
+void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags);
+void luf_put_migrated(struct folio *folio, enum migrate_reason reason);
+bool luf_begin_migrate(void);
+void luf_end_migrate(bool outer);
+bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
+			 const struct alloc_context *ac);
+bool luf_balances(struct zone *zone, int order, unsigned long mark,
+		  int highest_zoneidx);
+bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
+			  int highest_zoneidx);
+void luf_drain_for_compact(struct zone *zone);
 void luf_drain_all(void);
 
 /*
  * Is the flush for this cleared PTE owed by the lot? Else it is the caller's.
  * Under the page table lock, after the PTE was cleared.
  */
-static inline bool luf_defer(struct mm_struct *mm, pte_t pteval)
+static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
+			     unsigned long address)
 {
 	if (likely(!(current->tlb_ubc.luf_state & LUF_UNMAPPING)))
 		return false;
-	return __luf_defer(mm, pteval);
+	return __luf_defer(mm, pteval, address);
 }
 
 /* What was unmapped lazily and not parked is flushed with the batch. */
@@ -52,9 +66,31 @@ static inline void luf_settle(void)
 		__luf_settle();
 }
 
+/*
+ * Does @mm owe a flush? Then flush it: the page table changes where a CPU may
+ * have a stale entry. Under the page table lock.
+ */
+static inline void luf_flush_pending(struct mm_struct *mm)
+{
+	if (unlikely(atomic64_read(&mm->luf_label)))
+		__luf_flush_pending(mm);
+}
+
+/*
+ * The same where stock needs no flush: @mm is about to write, through this PTE or
+ * by the kernel's hand, where a CPU may have a stale entry for a former frame.
+ * Under the page table lock, before the PTE is set.
+ */
+static inline void luf_write_fault(struct mm_struct *mm)
+{
+	if (unlikely(atomic64_read(&mm->luf_label)))
+		__luf_write_fault(mm);
+}
+
 #else /* !CONFIG_QUELL_LUF */
 
-#define luf_try_to_unmap(folio, flags)	try_to_unmap(folio, flags)
+#define luf_try_to_unmap(folio, flags)		try_to_unmap(folio, flags)
+#define luf_try_to_migrate(folio, flags)	try_to_migrate(folio, flags)
 
 static inline bool luf_park(struct folio *folio, struct list_head *parked)
 {
@@ -66,27 +102,58 @@ static inline void luf_park_list(struct list_head *parked,
 {
 }
 
+static inline void luf_put_migrated(struct folio *folio,
+				    enum migrate_reason reason)
+{
+	if (reason != MR_MEMORY_FAILURE)
+		folio_put(folio);
+}
+
+static inline bool luf_begin_migrate(void)
+{
+	return false;
+}
+
+static inline void luf_end_migrate(bool outer)
+{
+}
+
+static inline void luf_flush_pending(struct mm_struct *mm)
+{
+}
+
 static inline void luf_write_fault(struct mm_struct *mm)
 {
 }
 
-static inline bool luf_drain_for_alloc(gfp_t gfp_mask,
+static inline bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
 				       const struct alloc_context *ac)
 {
 	return false;
 }
 
-static inline bool luf_drain_for_kswapd(struct pglist_data *pgdat,
+static inline bool luf_balances(struct zone *zone, int order,
+				unsigned long mark, int highest_zoneidx)
+{
+	return false;
+}
+
+static inline bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 					int highest_zoneidx)
 {
 	return false;
+}
+
+static inline void luf_drain_for_compact(struct zone *zone)
+{
 }
 
 static inline void luf_drain_all(void)
 {
 }
 
-static inline bool luf_defer(struct mm_struct *mm, pte_t pteval)
+static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
+			     unsigned long address)
 {
 	return false;
 }

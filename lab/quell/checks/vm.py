@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, measure, proc, source, tree, workload
+from quell import build, machine, measure, prereq, proc, source, tree, workload
 from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -21,6 +21,17 @@ from quell.paths import Cache
 _TAP = re.compile(r"^(not )?ok \d+ (?:- )?(.*?)( # SKIP.*)?$", re.M)
 _PLAN = re.compile(r"^1\.\.(\d+)", re.M)
 SELFTESTS = "files/tools/testing/selftests/quell"
+# Those that move pages between NUMA nodes.
+_NEED_NODES = ("luf_migrate",)
+_WRITABLE = "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount -o loop $I $M; $T $M 5"
+_READ_ONLY = "mkdir /dev/shm/src; $T --make /dev/shm/src; %s >/dev/null; mount -o loop,ro $I $M; $T $M"
+_FILE_SYSTEMS = {
+    "xfs": _WRITABLE % "xfs",
+    "btrfs": _WRITABLE % "btrfs",
+    "f2fs": _WRITABLE % "f2fs",
+    "erofs": _READ_ONLY % "mkfs.erofs $I /dev/shm/src",
+    "squashfs": _READ_ONLY % "mksquashfs /dev/shm/src $I -comp gzip",
+}
 
 
 @dataclass
@@ -70,6 +81,17 @@ def _programs(folder: Path) -> dict[str, Path]:
     return built
 
 
+def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
+    """What a selftest said."""
+    passed, failed, skipped = read_tap(guest.stdout)
+    tally.passed += len(passed)
+    tally.skipped += len(skipped)
+    for test in failed:
+        tally.check(False, f"{name}: {test}", guest.stderr)
+    if guest.exit_code and not failed:
+        tally.check(False, f"{name} exited with {guest.exit_code}", guest.stderr)
+
+
 def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     root = temp / "root"
     root.mkdir()
@@ -77,15 +99,20 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     workload.make_ext4(disk, root)
     for name, program in _programs(temp).items():
         guest = machine.run_script(
-            image, [str(program), measure.DATA_DIR], data=disk, timeout=300, cache=cache
-        )
-        passed, failed, skipped = read_tap(guest.stdout)
-        tally.passed += len(passed)
-        tally.skipped += len(skipped)
-        for test in failed:
-            tally.check(False, test, guest.stderr)
-        if guest.exit_code and not failed:
-            tally.check(False, f"{name} exited with {guest.exit_code}", guest.stderr)
+            image, [str(program), measure.DATA_DIR], data=disk, timeout=300,
+            nodes=(256 * machine.MIB,) * 2 if name in _NEED_NODES else (), cache=cache,
+        )  # fmt: skip
+        _count(tally, name, guest)
+
+
+def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """luf_stale on every file system that opted in, but for ext4: see above."""
+    prereq.ensure(prereq.FILE_SYSTEMS)
+    program = _programs(temp)["luf_stale"]
+    for name, script in _FILE_SYSTEMS.items():
+        script = f"set -e; PATH=$PATH:/usr/sbin:/sbin; T={program}; I=/dev/shm/image; M=/mnt; {script}"
+        guest = machine.run_script(image, script, memory="1G", timeout=300, cache=cache)
+        _count(tally, f"luf_stale on {name}", guest)
 
 
 def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
@@ -130,6 +157,7 @@ def run(cache: Cache) -> CheckResult:
         folder = Path(temp)
         parts: list[Callable[[], None]] = [
             lambda: _selftests(tally, kernel.image, folder, cache),
+            lambda: _file_systems(tally, kernel.image, folder, cache),
             lambda: _mapped_read(tally, kernel.image, cache),
             lambda: _boot_parameter(tally, kernel.image, cache),
         ]

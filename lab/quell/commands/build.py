@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Build the stock kernel, the Quell kernel or both, as the other commands do when they need them.
+"""Build the stock kernel, the Quell kernel or both, or the debug kernel, as other commands need them.
 
 Finished kernels in the cache are reused. Prints, for each kernel, its
 name, its release and the path of its image.
@@ -18,7 +18,11 @@ from quell.paths import Cache
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument(
-        "kernel", nargs="?", default="all", choices=[*build.KERNELS, "all"], help="default: all"
+        "kernel",
+        nargs="?",
+        default="all",
+        choices=[*build.KERNELS, "all"],
+        help="default: all, which is stock and quell",
     )
     parser.add_argument(
         "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
@@ -34,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     """Build and print."""
     cache = Cache()
     tree = source.get_source(cache, args.kernel_tree)
-    names = list(build.KERNELS) if args.kernel == "all" else [args.kernel]
+    names = ["stock", "quell"] if args.kernel == "all" else [args.kernel]
     for kernel in build.build_kernels(tree, names, cache).values():
         print(f"{kernel.name}\t{kernel.release}\t{kernel.image}", flush=True)
     if args.werror_w1:

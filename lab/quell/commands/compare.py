@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
     parser.add_argument(
         "--workload", "-w", action="append", default=[], metavar="NAME[,NAME...]",
-        help="only these workloads (all)",
+        help="only these workloads (the standard ones)",
     )  # fmt: skip
     parser.add_argument(
         "--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)"

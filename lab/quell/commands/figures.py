@@ -18,10 +18,14 @@ from quell.paths import Cache
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``figures``."""
     parser.add_argument(
-        "--only", action="append", default=[], metavar="GROUP[,GROUP...]",
-        help="only these groups of figures.toml (all)",
-    )  # fmt: skip
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
+        "groups", nargs="*", metavar="GROUP", help="only these groups of figures.toml (all)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="GROUP[,GROUP...]", help="the same"
+    )
+    parser.add_argument(
+        "--runs", type=int, metavar="N", help="runs per kernel (the group's own; 5)"
+    )
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument(
         "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
@@ -31,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Measure and judge every group; 1 if a claim does not hold."""
-    groups = claims.select(claims.load(), args.only)
+    groups = claims.select(claims.load(), [*args.groups, *args.only])
     cache = Cache()
     rows = []
     environments = {}
@@ -40,9 +44,12 @@ def main(args: argparse.Namespace) -> int:
         outcome = session.measure(
             session.Options(
                 workloads=group.workloads,
-                runs=args.runs,
+                runs=(group.runs or 5) if args.runs is None else args.runs,
                 memory=machine.parse_memory(group.memory) if group.memory else None,
-                accel=args.accel,
+                cpus=group.cpus,
+                # The instruction counter is TCG's, whatever runs the other groups.
+                accel="tcg" if group.deterministic else args.accel,
+                deterministic=group.deterministic,
                 tree=args.kernel_tree,
                 append={"quell": tuple(shlex.split(group.quell_args))},
             ),

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run every check, part after part: lab, checkpatch, w1, kunit, vm.
+"""Run every check, part after part: lab, checkpatch, w1, models, kunit, vm, torture.
 
 lab is the lab's own tests and types, checkpatch and w1 the kernel part's
-style and warnings, kunit the kernel part's unit tests in a VM, vm what only
-booted kernels show. The output of a part that failed is printed. The last line
-is `N passed, N failed, N skipped` over all parts.
+style and warnings, models its protocol checked with spin, kunit its unit tests
+in a VM, vm what only booted kernels show, torture lazy unmap flush under attack
+on the debug kernel, as it is and with deliberate faults. The output of a part
+that failed is printed. The last line is `N passed, N failed, N skipped` over all
+parts.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ PARTS = {
     "lab": "quell.checks.lab",
     "checkpatch": "quell.checks.checkpatch",
     "w1": "quell.checks.w1",
+    "models": "quell.checks.models",
     "kunit": "quell.checks.kunit",
     "vm": "quell.checks.vm",
+    "torture": "quell.checks.torture",
 }
 
 

@@ -1,17 +1,45 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Lazy unmap flush: the hook outside of mm/. What it is for is at the head of
+ * Lazy unmap flush: the hooks outside of mm/. What they are for is at the head of
  * mm/luf.c.
  */
 #ifndef _LINUX_LUF_H
 #define _LINUX_LUF_H
 
 struct inode;
+struct seq_file;
 
 #ifdef CONFIG_QUELL_LUF
 void luf_write_access(struct inode *inode);
+void luf_exclude(struct inode *inode);
+unsigned long luf_nr_parked(void);
+void luf_report_meminfo(struct seq_file *m);
+int luf_report_node_meminfo(char *buf, int len, int nid);
+void luf_show_meminfo_node(int nid);
 #else
 static inline void luf_write_access(struct inode *inode)
+{
+}
+
+static inline void luf_exclude(struct inode *inode)
+{
+}
+
+static inline unsigned long luf_nr_parked(void)
+{
+	return 0;
+}
+
+static inline void luf_report_meminfo(struct seq_file *m)
+{
+}
+
+static inline int luf_report_node_meminfo(char *buf, int len, int nid)
+{
+	return 0;
+}
+
+static inline void luf_show_meminfo_node(int nid)
 {
 }
 #endif

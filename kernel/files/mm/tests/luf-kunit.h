@@ -176,7 +176,8 @@ static void luf_ledger_seen_test(struct kunit *test)
 	local_irq_disable();
 	seen = this_cpu_read(luf_seen);
 	for (i = 0; i < 3; i++)
-		least[i] = arch_luf_least(&ledger->owing, seen + i) - seen;
+		least[i] = arch_luf_least(&ledger->owing, seen + i,
+					  nr_cpu_ids) - seen;
 	for (i = 0; i < 2; i++) {
 		ledger->flushing = ledger->owing;
 		memset(&ledger->later, 0, sizeof(ledger->later));
@@ -257,7 +258,7 @@ static void luf_lot_count_test(struct kunit *test)
 		sum += lot->nr_zone[i];
 	KUNIT_EXPECT_EQ(test, sum, 5);
 
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 1, &list), 5);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 1, ULONG_MAX, &list), 5);
 	KUNIT_EXPECT_EQ(test, lot->nr_pages, 0);
 	for (i = 0; i < MAX_NR_ZONES; i++)
 		KUNIT_EXPECT_EQ(test, lot->nr_zone[i], 0);
@@ -278,16 +279,16 @@ static void luf_lot_label_test(struct kunit *test)
 	luf_lot_add(lot, &list, 5);
 	KUNIT_EXPECT_EQ(test, lot->newest, 5);
 
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 2, &list), 0);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 2, ULONG_MAX, &list), 0);
 	KUNIT_EXPECT_TRUE(test, list_empty(&list));
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 4, &list), 1);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 4, ULONG_MAX, &list), 1);
 	KUNIT_EXPECT_PTR_EQ(test, list_first_entry(&list, struct folio, lru), old);
 	KUNIT_EXPECT_NULL(test, old->private);
 	luf_test_put(&list);
 	KUNIT_EXPECT_EQ(test, lot->nr_pages, 1);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, &list), 1);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 1);
 	luf_test_put(&list);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, &list), 0);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 0);
 }
 
 /* A late parker with an older label waits behind a newer one. */
@@ -302,23 +303,50 @@ static void luf_lot_order_test(struct kunit *test)
 	luf_test_folio(test, &list, 0);
 	luf_lot_add(lot, &list, 7);
 	KUNIT_EXPECT_EQ(test, lot->newest, 8);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 7, &list), 0);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 8, &list), 2);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 7, ULONG_MAX, &list), 0);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 8, ULONG_MAX, &list), 2);
 	luf_test_put(&list);
 }
 
-/* 65536 pages (256 MB): 1/64 is 1024. From 128K pages on the tunable counts. */
+/*
+ * 65536 pages (256 MB): 1/64 is 1024. With more the high watermarks count, or the
+ * tunable.
+ */
 static void luf_lot_limit_test(struct kunit *test)
 {
 	unsigned long saved = luf_lot_pages;
 
-	luf_lot_pages = 2048;
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536), 1024);
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(131072), 2048);
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(1UL << 30), 2048);
 	luf_lot_pages = 0;
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(1UL << 30), 0);
+	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536, 744), 744);
+	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536, 3000), 1024);
+	KUNIT_EXPECT_EQ(test, luf_lot_limit(262144, 3000), 3000);
+	KUNIT_EXPECT_EQ(test, luf_lot_limit(1UL << 30, 1UL << 20), LUF_LOT_MAX);
+	luf_lot_pages = 2048;
+	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536, 744), 1024);
+	KUNIT_EXPECT_EQ(test, luf_lot_limit(131072, 744), 2048);
 	luf_lot_pages = saved;
+}
+
+/*
+ * An mm that owes a flush is flushed once. A label that was settled by a drain
+ * needs none and goes away, too.
+ */
+static void luf_pending_test(struct kunit *test)
+{
+	struct mm_struct *mm = mm_alloc();
+
+	KUNIT_ASSERT_NOT_NULL(test, mm);
+	KUNIT_EXPECT_FALSE(test, __luf_flush_pending(mm));
+	atomic64_set(&mm->luf_label, luf_ledger_now(&luf));
+	KUNIT_EXPECT_TRUE(test, __luf_flush_pending(mm));
+	KUNIT_EXPECT_EQ(test, atomic64_read(&mm->luf_label), 0);
+	KUNIT_EXPECT_FALSE(test, __luf_flush_pending(mm));
+
+	luf_settle_all(luf_ledger_now(&luf));
+	atomic64_set(&mm->luf_label, luf.done);
+	KUNIT_EXPECT_FALSE(test, __luf_flush_pending(mm));
+	KUNIT_EXPECT_EQ(test, atomic64_read(&mm->luf_label), 0);
+	mmput(mm);
 }
 
 /* The state of the folio that is being unmapped, without any unmapping. */
@@ -342,18 +370,31 @@ static void luf_state_test(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, list_empty(&parked));
 	list_del(&folio->lru);
 
-	/* not parked, and still owed: a mixed one, and one nothing was owed for */
+	/* not parked: nothing is owed for it, but for one before it */
 	tlb_ubc->luf_folio = folio;
-	tlb_ubc->luf_state = LUF_OWED | LUF_MIXED;
-	KUNIT_EXPECT_FALSE(test, luf_park(folio, &parked));
-	KUNIT_EXPECT_TRUE(test, tlb_ubc->luf_state & LUF_OWED);
 	tlb_ubc->luf_state = LUF_KEPT;
 	KUNIT_EXPECT_FALSE(test, luf_park(folio, &parked));
 	KUNIT_EXPECT_TRUE(test, tlb_ubc->luf_state & LUF_KEPT);
 
-	/* settled with the batch */
+	/* settled with the batch, but for what is being migrated */
+	tlb_ubc->luf_state |= LUF_MOVING;
 	try_to_unmap_flush();
-	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, 0);
+	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING);
+	KUNIT_EXPECT_TRUE(test, luf_begin_migrate());
+	luf_end_migrate(true);
+	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING);
+	luf_end_migrate(false);
+	KUNIT_EXPECT_FALSE(test, luf_begin_migrate());
+
+	/* what an earlier folio is owed survives the next one */
+	tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
+	luf_begin(other);
+	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state,
+			LUF_KEPT + LUF_MOVING + LUF_UNMAPPING);
+	luf_end();
+	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_KEPT + LUF_MOVING);
+	try_to_unmap_flush();
+	luf_end_migrate(false);
 	KUNIT_EXPECT_TRUE(test, list_empty(&parked));
 
 	tlb_ubc->luf_folio = NULL;
@@ -373,6 +414,7 @@ static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_lot_order_test),
 	KUNIT_CASE(luf_lot_limit_test),
 	KUNIT_CASE(luf_state_test),
+	KUNIT_CASE(luf_pending_test),
 	{}
 };
 

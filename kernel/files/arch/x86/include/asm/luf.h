@@ -19,6 +19,44 @@ DECLARE_STATIC_KEY_FALSE(luf_key);
 extern atomic64_t luf_clock;
 DECLARE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
 
+#ifdef CONFIG_QUELL_LUF_DEBUG
+/* The same for the ledger in mm/luf_debug.c. */
+struct luf_debug_cpu {
+	u64 look;
+	u64 seen;
+	bool busy;
+};
+
+extern atomic64_t luf_debug_clock;
+DECLARE_PER_CPU(struct luf_debug_cpu, luf_debug_cpu);
+
+static inline void luf_debug_look(void)
+{
+	/* Before is_lazy is cleared. */
+	this_cpu_write(luf_debug_cpu.busy,
+		       this_cpu_read(cpu_tlbstate_shared.is_lazy));
+	this_cpu_write(luf_debug_cpu.look, atomic64_read(&luf_debug_clock));
+	/* The clock before tlb_gen. */
+	smp_rmb();
+}
+
+static inline void luf_debug_caught_up(void)
+{
+	this_cpu_write(luf_debug_cpu.seen, this_cpu_read(luf_debug_cpu.look));
+	/* Pairs with luf_cpu_behind(). */
+	smp_wmb();
+	this_cpu_write(luf_debug_cpu.busy, false);
+}
+#else
+static inline void luf_debug_look(void)
+{
+}
+
+static inline void luf_debug_caught_up(void)
+{
+}
+#endif
+
 /*
  * This CPU is about to read the tlb_gen that it will catch up with. Interrupts
  * off, until luf_caught_up().
@@ -32,6 +70,7 @@ static inline u64 luf_look_at_clock(void)
 		/* The clock before tlb_gen. */
 		smp_rmb();
 	}
+	luf_debug_look();
 	return clock;
 }
 
@@ -41,6 +80,7 @@ static inline void luf_caught_up(u64 clock)
 	/* Others look at it: do not dirty the cache line for nothing. */
 	if (static_branch_likely(&luf_key) && this_cpu_read(luf_seen) != clock)
 		this_cpu_write(luf_seen, clock);
+	luf_debug_caught_up();
 }
 
 /* A lazy CPU compares tlb_gen before it uses any entry of a user again. */
@@ -109,17 +149,30 @@ static inline void arch_luf_sort(struct arch_tlbflush_unmap_batch *batch,
 	}
 }
 
+static inline bool arch_luf_owes(const struct arch_tlbflush_unmap_batch *batch,
+				 unsigned int cpu)
+{
+	return cpumask_test_cpu(cpu, &batch->cpumask);
+}
+
+static inline void arch_luf_only(struct arch_tlbflush_unmap_batch *batch,
+				 unsigned int cpu)
+{
+	cpumask_clear(&batch->cpumask);
+	cpumask_set_cpu(cpu, &batch->cpumask);
+}
+
 /*
- * The last label up to @label that no CPU of @batch is behind. CPUs may be added
- * meanwhile; they are for greater labels.
+ * The last label up to @label that no CPU of @batch but @but is behind. CPUs may
+ * be added meanwhile; they are for greater labels.
  */
 static inline u64 arch_luf_least(const struct arch_tlbflush_unmap_batch *batch,
-				 u64 label)
+				 u64 label, unsigned int but)
 {
 	unsigned int cpu;
 
 	for_each_cpu(cpu, &batch->cpumask)
-		if (arch_luf_behind(cpu, label))
+		if (cpu != but && arch_luf_behind(cpu, label))
 			label = min(label, READ_ONCE(per_cpu(luf_seen, cpu)));
 	return label;
 }

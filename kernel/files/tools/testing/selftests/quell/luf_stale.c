@@ -3,8 +3,10 @@
  * Does lazy unmap flush ever let a CPU read what it must not? Usage:
  *
  *	luf_stale DIR [ROUNDS]
+ *	luf_stale --make DIR
  *
- * with DIR on a file system that supports it (ext4). Each test has a reader
+ * with DIR on a file system that supports it. On one that is read-only, the first
+ * two tests use the file that --make has made before. Each test has a reader
  * that spins on another CPU over a mapping that is hot in that CPU's TLB, and a
  * main thread that has the mapping paged out once (MADV_PAGEOUT), so that the
  * reader goes on through stale entries, and then does what must end that:
@@ -14,6 +16,7 @@
  *	write		the file is opened for writing and written
  *	truncate	the file is truncated and grown again
  *	swap-boot	ext4 swaps the file's content with its boot loader inode's
+ *	reflink		the file gets the blocks of another, where there are reflinks
  *	private		a thread writes to its private mapping
  *	remap		another file is mapped at the same address
  *	protect		the mapping is made inaccessible
@@ -22,13 +25,18 @@
  * and then reads the old content has used a stale entry: a violation. Nothing
  * else happens in the mm in between, because a second madvise() or munmap()
  * would flush and hide it. Each test also wants to see, in luf_park, that the
- * folios were parked, and the last ones that folios which must not be are not.
+ * folios were parked. The last ones look whether folios that must not be parked
+ * are not, whether parked pages are accounted for, and whether a window that
+ * nothing ends is closed in time.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
 #include <sys/ioctl.h>
+#include <sys/vfs.h>
 
 #include "util.h"
 
@@ -54,6 +62,7 @@ struct reader {
 
 static char path[4096], other_path[4096 + 8];
 static int rounds = 20;
+static bool read_only;
 static __thread sigjmp_buf *fault_jump;
 
 static void on_fault(int sig)
@@ -165,6 +174,17 @@ static void prepare_swap_boot(void)
 	do_swap_boot(NULL);
 }
 
+static void do_reflink(struct reader *r)
+{
+	int from = open(other_path, O_RDONLY), fd = open(path, O_RDWR);
+
+	(void)r;
+	if (fd < 0 || from < 0 || ioctl(fd, FICLONE, from))
+		die("FICLONE");
+	close(fd);
+	close(from);
+}
+
 static void do_private(struct reader *r)
 {
 	for (int i = 0; i < PAGES; i++)
@@ -189,11 +209,34 @@ static void do_protect(struct reader *r)
 		die("mprotect");
 }
 
+static bool on_ext4(void)
+{
+	struct statfs fs;
+
+	return !statfs(path, &fs) && fs.f_type == EXT4_SUPER_MAGIC;
+}
+
+static bool on_reflinks(void)
+{
+	char copy[sizeof(other_path) + 8];
+	int from = open(other_path, O_RDONLY), fd;
+	bool yes;
+
+	snprintf(copy, sizeof(copy), "%s.copy", other_path);
+	fd = open(copy, O_RDWR | O_CREAT, 0600);
+	yes = from >= 0 && fd >= 0 && !ioctl(fd, FICLONE, from);
+	close(fd);
+	close(from);
+	unlink(copy);
+	return yes;
+}
+
 static const struct test {
 	const char *name;
 	int flags;
 	void (*change)(struct reader *r);
 	void (*prepare)(void);
+	bool (*possible)(void);
 	const char *lot_pages;
 	bool old_is_fine;	/* the content does not change */
 } tests[] = {
@@ -204,7 +247,9 @@ static const struct test {
 	{ .name = "write",	.flags = MAP_SHARED,	.change = do_write },
 	{ .name = "truncate",	.flags = MAP_SHARED,	.change = do_truncate },
 	{ .name = "swap-boot",	.flags = MAP_SHARED,	.change = do_swap_boot,
-	  .prepare = prepare_swap_boot },
+	  .prepare = prepare_swap_boot,	.possible = on_ext4 },
+	{ .name = "reflink",	.flags = MAP_SHARED,	.change = do_reflink,
+	  .possible = on_reflinks },
 	{ .name = "private",	.flags = MAP_PRIVATE,	.change = do_private },
 	{ .name = "remap",	.flags = MAP_SHARED,	.change = do_remap },
 	{ .name = "protect",	.flags = MAP_SHARED,	.change = do_protect },
@@ -216,6 +261,8 @@ static void run(const struct test *t)
 	char lot_pages[32];
 	long parked = 0;
 
+	if (t->possible && !t->possible())
+		return;
 	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
 	if (t->lot_pages)
 		write_file(QUELL_SYSFS "luf/lot_pages", t->lot_pages);
@@ -225,7 +272,8 @@ static void run(const struct test *t)
 
 		if (t->prepare)
 			t->prepare();
-		fill_file(path, OLD);
+		if (!read_only)
+			fill_file(path, OLD);
 		r.map = map_file(path, t->flags);
 		if (pthread_create(&r.thread, NULL, read_all, &r))
 			die("pthread_create");
@@ -268,14 +316,86 @@ static void try_to_park(const char *name, const char *file, bool writer,
 		close(fd);
 }
 
+static long meminfo(const char *file, const char *name)
+{
+	FILE *f = fopen(file, "r");
+	char line[128], *at;
+	long value = -1;
+
+	if (!f)
+		die(file);
+	while (value < 0 && fgets(line, sizeof(line), f)) {
+		at = strstr(line, name);
+		if (at)
+			sscanf(at + strlen(name), ": %ld", &value);
+	}
+	fclose(f);
+	return value;
+}
+
+/*
+ * A reader that never sleeps keeps a window open: it has to be closed in time, and
+ * then there has to be peace.
+ */
+static void look_at_time(void)
+{
+	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
+	long parked, in_meminfo, in_node, left, flushes, later;
+	struct reader r = { 0 };
+	char saved[32];
+
+	read_file(stale_ms, saved, sizeof(saved));
+	write_file(stale_ms, "60000");
+	fill_file(path, OLD);
+	r.map = map_file(path, MAP_SHARED);
+	if (pthread_create(&r.thread, NULL, read_all, &r))
+		die("pthread_create");
+	while (!atomic_load(&r.hot))
+		;
+	pageout((void *)r.map, "luf_park");
+	parked = vm_counter("nr_luf_parked");
+	in_meminfo = meminfo("/proc/meminfo", "LufParked");
+	in_node = meminfo("/sys/devices/system/node/node0/meminfo", "LufParked");
+	usleep(300000);
+	left = vm_counter("nr_luf_parked");
+	tap_result(parked >= PAGES / 2 && left == parked &&
+		   in_meminfo == parked * 4 && in_node == parked * 4,
+		   "luf_stale accounting: %ld pages parked, %ld kB in meminfo, %ld kB in the node's, %ld pages later",
+		   parked, in_meminfo, in_node, left);
+
+	flushes = vm_counter("luf_drain_stale");
+	write_file(stale_ms, "100");
+	usleep(300000);
+	left = vm_counter("nr_luf_parked");
+	flushes = vm_counter("luf_drain_stale") - flushes;
+	tap_result(!left && flushes >= 1,
+		   "luf_stale bound: %ld pages left after the time, %ld drains because of it",
+		   left, flushes);
+
+	flushes = vm_counter("luf_flush");
+	usleep(500000);
+	later = vm_counter("luf_flush");
+	atomic_store(&r.stop, true);
+	pthread_join(r.thread, NULL);
+	tap_result(flushes == later,
+		   "luf_stale idle: %ld flushes while nothing was owed", later - flushes);
+	munmap((void *)r.map, SIZE);
+	write_file(stale_ms, saved);
+}
+
 int main(int argc, char **argv)
 {
 	struct sigaction fault = { .sa_handler = on_fault };
 	char on[8];
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: luf_stale DIR [ROUNDS]\n");
+		fprintf(stderr, "usage: luf_stale DIR [ROUNDS] | --make DIR\n");
 		return 2;
+	}
+	if (argc > 2 && !strcmp(argv[1], "--make")) {
+		snprintf(path, sizeof(path), "%s/luf_stale", argv[2]);
+		fill_file(path, OLD);
+		return 0;
 	}
 	if (argc > 2)
 		rounds = atoi(argv[2]);
@@ -289,9 +409,15 @@ int main(int argc, char **argv)
 	sigaction(SIGSEGV, &fault, NULL);
 	snprintf(path, sizeof(path), "%s/luf_stale", argv[1]);
 	snprintf(other_path, sizeof(other_path), "%s.other", path);
+	pin(0);
+	if (access(argv[1], W_OK) && errno == EROFS) {
+		read_only = true;
+		run(&tests[0]);
+		run(&tests[1]);
+		return tap_end();
+	}
 	fill_file(path, OLD);
 	fill_file(other_path, NEW);
-	pin(0);
 
 	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
 		run(&tests[i]);
@@ -302,6 +428,7 @@ int main(int argc, char **argv)
 	fill_file("/dev/shm/luf_stale", OLD);
 	try_to_park("tmpfs", "/dev/shm/luf_stale", false, false);
 	unlink("/dev/shm/luf_stale");
+	look_at_time();
 	unlink(path);
 	unlink(other_path);
 	return tap_end();

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Lazy unmap flush, debugging: a ledger of the stale windows that are open.
+ *
+ * mm/luf.c says why nothing can go wrong in a stale window. This looks, at the
+ * moment it happens, whether something does:
+ *
+ *  - a frame goes back to the page allocator (R1),
+ *  - a PTE is set at (mm, address) for another frame with other content, or
+ *    one that may be written (R3 (a)),
+ *  - the content of (mapping, index) changes: a folio becomes dirty, or is
+ *    truncated or invalidated for direct I/O (R3 (b)).
+ *
+ * It uses nothing of what mm/luf.c keeps: each window is a record of its own,
+ * with the CPUs that had the mm loaded and a stamp of the ledger's own clock.
+ * Each CPU notes the clock that it saw before it last compared tlb_gen
+ * (luf_debug_look(), luf_debug_caught_up()). A window is open while one of its
+ * CPUs has the same mm loaded, is not lazy, and has not compared since.
+ *
+ * A complaint starts with "luf_debug: VIOLATION". Parameters, below
+ * /sys/module/luf_debug/parameters/ or luf_debug.NAME=VALUE at boot:
+ *
+ *	violations	how many there were; read only
+ *	windows		how many were looked after; read only
+ *	lost		how many were forgotten for want of records; read only
+ *	fatal		panic at the first; 0 or 1, default 0
+ *	mutant		the deliberate fault that is on, default "none"
+ *	mutants		the names of all; read only
+ */
+#include <linux/hash.h>
+#include <linux/highmem.h>
+#include <linux/init.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pagemap.h>
+#include <linux/percpu.h>
+#include <linux/spinlock.h>
+#include <linux/string.h>
+#include <asm/luf.h>
+#include <asm/tlbflush.h>
+#include "luf_debug.h"
+
+/* A stale window. */
+struct luf_window {
+	struct hlist_node by_pfn;
+	struct hlist_node by_address;
+	struct hlist_node by_index;
+	struct list_head list;		/* of all in use, oldest first, or free */
+	struct mm_struct *mm;		/* never followed */
+	unsigned long address;
+	struct address_space *mapping;	/* never followed; NULL if anonymous */
+	pgoff_t index;
+	unsigned long pfn;
+	u64 stamp;
+	cpumask_t cpus;
+};
+
+#define LUF_DEBUG_WINDOWS	32768
+#define LUF_DEBUG_BITS		14
+
+static DEFINE_RAW_SPINLOCK(luf_debug_lock);
+static struct luf_window *luf_windows;
+static LIST_HEAD(luf_windows_free);
+static LIST_HEAD(luf_windows_used);
+static struct hlist_head luf_by_pfn[1 << LUF_DEBUG_BITS];
+static struct hlist_head luf_by_address[1 << LUF_DEBUG_BITS];
+static struct hlist_head luf_by_index[1 << LUF_DEBUG_BITS];
+
+static unsigned int luf_debug_violations;
+static unsigned long luf_debug_opened;
+static unsigned long luf_debug_lost;
+static bool luf_debug_fatal;
+
+atomic64_t luf_debug_clock = ATOMIC64_INIT(0);
+DEFINE_PER_CPU(struct luf_debug_cpu, luf_debug_cpu);
+
+enum luf_mutant luf_mutant_on;
+
+/* What is complained about; filled in under the lock, printed outside of it. */
+struct luf_violation {
+	const char *what;
+	struct luf_window window;
+	unsigned long pfn;
+};
+
+static struct hlist_head *luf_pfn_bucket(unsigned long pfn)
+{
+	return &luf_by_pfn[hash_long(pfn, LUF_DEBUG_BITS)];
+}
+
+static struct hlist_head *luf_address_bucket(struct mm_struct *mm,
+					     unsigned long address)
+{
+	return &luf_by_address[hash_long((unsigned long)mm ^
+					 (address >> PAGE_SHIFT),
+					 LUF_DEBUG_BITS)];
+}
+
+/* By mapping only: ranges are looked for, too. */
+static struct hlist_head *luf_index_bucket(struct address_space *mapping)
+{
+	return &luf_by_index[hash_ptr(mapping, LUF_DEBUG_BITS)];
+}
+
+static void luf_window_close(struct luf_window *w)
+{
+	hlist_del_init(&w->by_pfn);
+	hlist_del_init(&w->by_address);
+	hlist_del_init(&w->by_index);
+	list_move(&w->list, &luf_windows_free);
+}
+
+/* May @cpu use the entry? */
+static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
+{
+	struct luf_debug_cpu *state = per_cpu_ptr(&luf_debug_cpu, cpu);
+	unsigned long patience = 1000000;
+
+	if (arch_luf_lazy(cpu))
+		return false;
+	/* It leaves lazy TLB mode at the moment, and will compare. */
+	while (READ_ONCE(state->busy) && --patience)
+		cpu_relax();
+	/* Pairs with luf_debug_caught_up(). */
+	smp_rmb();
+	return READ_ONCE(state->seen) < w->stamp &&
+	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) == w->mm;
+}
+
+static bool luf_window_open(const struct luf_window *w)
+{
+	unsigned int cpu;
+
+	for_each_cpu(cpu, &w->cpus)
+		if (luf_cpu_behind(cpu, w))
+			return true;
+	return false;
+}
+
+static void luf_complain(const struct luf_violation *v)
+{
+	const struct luf_window *w = &v->window;
+
+	WRITE_ONCE(luf_debug_violations, luf_debug_violations + 1);
+	pr_err_ratelimited("luf_debug: VIOLATION: %s: mm %p address %#lx, mapping %p index %lu, frame %#lx, now %#lx, CPUs %*pbl\n",
+			   v->what, w->mm, w->address, w->mapping, w->index,
+			   w->pfn, v->pfn, cpumask_pr_args(&w->cpus));
+	if (luf_debug_fatal)
+		panic("luf_debug: %s in a stale window", v->what);
+	if (luf_debug_violations < 4)
+		dump_stack();
+}
+
+/**
+ * luf_debug_open - a PTE was cleared, its flush is owed
+ * @folio:	that it mapped
+ * @mm:		its mm
+ * @address:	where
+ * @pte:	what it was
+ *
+ * Under the page table lock, after tlb_gen was raised.
+ */
+void luf_debug_open(struct folio *folio, struct mm_struct *mm,
+		    unsigned long address, pte_t pte)
+{
+	struct luf_window *w;
+	unsigned long flags;
+	u64 stamp;
+
+	if (!luf_windows)
+		return;
+	/* A full barrier: what a CPU sees of the clock, then tlb_gen. */
+	stamp = atomic64_inc_return(&luf_debug_clock);
+
+	raw_spin_lock_irqsave(&luf_debug_lock, flags);
+	if (list_empty(&luf_windows_free)) {
+		w = list_first_entry(&luf_windows_used, struct luf_window, list);
+		if (luf_window_open(w))
+			luf_debug_lost++;
+		luf_window_close(w);
+	}
+	w = list_first_entry(&luf_windows_free, struct luf_window, list);
+	w->mm = mm;
+	w->address = address & PAGE_MASK;
+	w->mapping = folio_test_anon(folio) ? NULL : folio->mapping;
+	w->pfn = pte_pfn(pte);
+	w->index = folio->index + (w->pfn - folio_pfn(folio));
+	w->stamp = stamp;
+	cpumask_copy(&w->cpus, mm_cpumask(mm));
+	hlist_add_head(&w->by_pfn, luf_pfn_bucket(w->pfn));
+	hlist_add_head(&w->by_address, luf_address_bucket(mm, w->address));
+	hlist_add_head(&w->by_index, luf_index_bucket(w->mapping));
+	list_move_tail(&w->list, &luf_windows_used);
+	luf_debug_opened++;
+	raw_spin_unlock_irqrestore(&luf_debug_lock, flags);
+}
+
+/**
+ * luf_debug_free - frames go back to the page allocator
+ * @page:	the first
+ * @order:	so many, as a power of two
+ */
+void luf_debug_free(struct page *page, unsigned int order)
+{
+	struct luf_violation v = {};
+	struct luf_window *w;
+	struct hlist_node *n;
+	unsigned long flags;
+	unsigned long pfn;
+
+	for (pfn = page_to_pfn(page); pfn < page_to_pfn(page) + (1UL << order); pfn++) {
+		if (hlist_empty(luf_pfn_bucket(pfn)))
+			continue;
+		raw_spin_lock_irqsave(&luf_debug_lock, flags);
+		hlist_for_each_entry_safe(w, n, luf_pfn_bucket(pfn), by_pfn) {
+			if (w->pfn != pfn)
+				continue;
+			if (luf_window_open(w)) {
+				v.what = "a frame is freed";
+				v.window = *w;
+				v.pfn = pfn;
+			}
+			luf_window_close(w);
+		}
+		raw_spin_unlock_irqrestore(&luf_debug_lock, flags);
+	}
+	if (v.what)
+		luf_complain(&v);
+}
+
+static const char *luf_pte_wrong(const struct luf_window *w, pte_t pte)
+{
+	unsigned long pfn = pte_pfn(pte);
+
+	if (pfn == w->pfn)
+		return NULL;
+	if (pte_write(pte))
+		return "a writable PTE is set";
+	if (!pfn_valid(pfn) || memcmp(page_address(pfn_to_page(pfn)),
+				      page_address(pfn_to_page(w->pfn)),
+				      PAGE_SIZE))
+		return "a PTE is set for other content";
+	return NULL;
+}
+
+/**
+ * luf_debug_set_ptes - PTEs are about to be set
+ * @mm:		their mm
+ * @address:	of the first
+ * @pte:	the first
+ * @nr:		how many
+ *
+ * Under the page table lock.
+ */
+void luf_debug_set_ptes(struct mm_struct *mm, unsigned long address, pte_t pte,
+			unsigned int nr)
+{
+	struct luf_violation v = {};
+	struct luf_window *w;
+	struct hlist_node *n;
+	unsigned long flags;
+	const char *what;
+
+	if (mm == &init_mm || !pte_present(pte))
+		return;
+
+	for (; nr; nr--, address += PAGE_SIZE, pte = pte_next_pfn(pte)) {
+		if (hlist_empty(luf_address_bucket(mm, address & PAGE_MASK)))
+			continue;
+		raw_spin_lock_irqsave(&luf_debug_lock, flags);
+		hlist_for_each_entry_safe(w, n,
+					  luf_address_bucket(mm, address & PAGE_MASK),
+					  by_address) {
+			if (w->mm != mm || w->address != (address & PAGE_MASK))
+				continue;
+			if (!luf_window_open(w)) {
+				luf_window_close(w);
+				continue;
+			}
+			what = luf_pte_wrong(w, pte);
+			if (what) {
+				v.what = what;
+				v.window = *w;
+				v.pfn = pte_pfn(pte);
+			}
+		}
+		raw_spin_unlock_irqrestore(&luf_debug_lock, flags);
+	}
+	if (v.what)
+		luf_complain(&v);
+}
+
+/**
+ * luf_debug_change - the content of a file changes in the page cache
+ * @mapping:	the file
+ * @start:	the first page
+ * @end:	the last page
+ */
+void luf_debug_change(struct address_space *mapping, pgoff_t start, pgoff_t end)
+{
+	struct luf_violation v = {};
+	struct luf_window *w;
+	struct hlist_node *n;
+	unsigned long flags;
+
+	if (!mapping || hlist_empty(luf_index_bucket(mapping)))
+		return;
+	raw_spin_lock_irqsave(&luf_debug_lock, flags);
+	hlist_for_each_entry_safe(w, n, luf_index_bucket(mapping), by_index) {
+		if (w->mapping != mapping || w->index < start || w->index > end)
+			continue;
+		if (luf_window_open(w)) {
+			v.what = "a file changes";
+			v.window = *w;
+		}
+		luf_window_close(w);
+	}
+	raw_spin_unlock_irqrestore(&luf_debug_lock, flags);
+	if (v.what)
+		luf_complain(&v);
+}
+
+static const char * const luf_mutant_names[] = {
+	[LUF_MUTANT_NONE] = "none",
+#define LUF_MUTANT_NAME(name)	[LUF_MUTANT_##name] = #name,
+	LUF_MUTANTS(LUF_MUTANT_NAME)
+};
+
+static int luf_mutant_set(const char *val, const struct kernel_param *kp)
+{
+	int i = sysfs_match_string(luf_mutant_names, val);
+
+	if (i < 0)
+		return i;
+	WRITE_ONCE(luf_mutant_on, i);
+	return 0;
+}
+
+static int luf_mutant_get(char *buf, const struct kernel_param *kp)
+{
+	return sysfs_emit(buf, "%s\n", luf_mutant_names[luf_mutant_on]);
+}
+
+static int luf_mutants_get(char *buf, const struct kernel_param *kp)
+{
+	int i, at = 0;
+
+	for (i = LUF_MUTANT_NONE + 1; i < LUF_NR_MUTANTS; i++)
+		at += sysfs_emit_at(buf, at, "%s\n", luf_mutant_names[i]);
+	return at;
+}
+
+static const struct kernel_param_ops luf_mutant_ops = {
+	.set = luf_mutant_set,
+	.get = luf_mutant_get,
+};
+
+static const struct kernel_param_ops luf_mutants_ops = {
+	.get = luf_mutants_get,
+};
+
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "luf_debug."
+module_param_named(violations, luf_debug_violations, uint, 0444);
+module_param_named(windows, luf_debug_opened, ulong, 0444);
+module_param_named(lost, luf_debug_lost, ulong, 0444);
+module_param_named(fatal, luf_debug_fatal, bool, 0600);
+module_param_cb(mutant, &luf_mutant_ops, NULL, 0600);
+module_param_cb(mutants, &luf_mutants_ops, NULL, 0444);
+
+static int __init luf_debug_init(void)
+{
+	struct luf_window *windows;
+	int i;
+
+	windows = kvcalloc(LUF_DEBUG_WINDOWS, sizeof(*windows), GFP_KERNEL);
+	if (!windows)
+		return -ENOMEM;
+	for (i = 0; i < LUF_DEBUG_WINDOWS; i++) {
+		INIT_HLIST_NODE(&windows[i].by_pfn);
+		INIT_HLIST_NODE(&windows[i].by_address);
+		INIT_HLIST_NODE(&windows[i].by_index);
+		list_add(&windows[i].list, &luf_windows_free);
+	}
+	luf_windows = windows;
+	if (luf_mutant_on)
+		pr_warn("luf_debug: the deliberate fault %s is on\n",
+			luf_mutant_names[luf_mutant_on]);
+	return 0;
+}
+core_initcall(luf_debug_init);

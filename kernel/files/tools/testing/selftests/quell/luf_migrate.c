@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Does a lazily migrated page ever show a CPU what it must not? Usage:
+ *
+ *	luf_migrate DIR [ROUNDS]
+ *
+ * with DIR on a file system that supports it, on a machine with two NUMA nodes.
+ * As in luf_stale a reader spins over pages that are hot in the TLB of its CPU.
+ * The main thread moves them to the other node (move_pages()), so that the reader
+ * goes on through stale entries for the old frames, and then does what must end
+ * that:
+ *
+ *	release		the old frames are given back and refilled with a pattern
+ *	write		the file is opened for writing and written
+ *	reuse		after fork, the child gone: written where they are
+ *	cow		after fork, the child there: copied on the write
+ *	force		written through /proc/self/mem, against their PTEs
+ *	unmap		the address range is replaced
+ *
+ * Nothing else happens in the mm in between. The last test forks all the time
+ * while pages that are written to are moved: not one write may be lost.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "util.h"
+
+#define OLD	0x01d01d01d01d01d0UL
+#define NEW	0x4e3e4e3e4e3e4e3eUL
+#define POISON	0xdeaddeaddeaddeadUL
+#define LOOKS	2000
+#define REFILL	(32UL << 20)
+#define MOVE_ALL	4		/* MPOL_MF_MOVE_ALL */
+
+struct reader {
+	pthread_t thread;
+	volatile uint64_t *map;
+	atomic_bool hot, changed, stop;
+	atomic_ulong reads, stale, wrong;
+};
+
+static char path[4096];
+static int rounds = 20;
+
+static void *read_all(void *arg)
+{
+	struct reader *r = arg;
+	unsigned long looks = 0;
+
+	pin(1);
+	while (!atomic_load(&r->stop) && looks < LOOKS) {
+		for (int i = 0; i < PAGES; i++) {
+			bool changed = atomic_load(&r->changed);
+			uint64_t v = r->map[i * PAGE / 8];
+
+			if (v != OLD && v != NEW)
+				atomic_fetch_add(&r->wrong, 1);
+			else if (changed && v == OLD)
+				atomic_fetch_add(&r->stale, 1);
+		}
+		looks += atomic_load(&r->changed);
+		atomic_fetch_add(&r->reads, PAGES);
+		atomic_store(&r->hot, true);
+	}
+	return NULL;
+}
+
+/* Move the pages to @node. Returns by how much luf_migrate rose. */
+static long move(volatile void *map, int node)
+{
+	long before = vm_counter("luf_migrate");
+	int nodes[PAGES], status[PAGES];
+	void *pages[PAGES];
+
+	for (int i = 0; i < PAGES; i++) {
+		pages[i] = (char *)map + i * PAGE;
+		nodes[i] = node;
+	}
+	if (syscall(SYS_move_pages, 0, PAGES, pages, nodes, status, MOVE_ALL) < 0)
+		die("move_pages");
+	return vm_counter("luf_migrate") - before;
+}
+
+static void *map_anon(void)
+{
+	uint64_t *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		die("mmap");
+	madvise(map, SIZE, MADV_NOHUGEPAGE);
+	for (unsigned long i = 0; i < SIZE / 8; i++)
+		map[i] = OLD;
+	return map;
+}
+
+static void *map_old_file(void)
+{
+	fill_file(path, OLD);
+	return map_file(path, MAP_SHARED);
+}
+
+static void *map_forked(void)
+{
+	void *map = map_anon();
+	pid_t child = fork();
+
+	if (child < 0)
+		die("fork");
+	if (!child)
+		_exit(0);
+	waitpid(child, NULL, 0);
+	return map;
+}
+
+static pid_t sleeper;
+
+static void *map_shared_with_child(void)
+{
+	void *map = map_anon();
+
+	sleeper = fork();
+	if (sleeper < 0)
+		die("fork");
+	if (!sleeper) {
+		pause();
+		_exit(0);
+	}
+	return map;
+}
+
+static void *map_protected(void)
+{
+	void *map = map_anon();
+
+	if (mprotect(map, SIZE, PROT_READ))
+		die("mprotect");
+	return map;
+}
+
+static void do_release(struct reader *r)
+{
+	uint64_t *fill;
+
+	(void)r;
+	write_file(QUELL_SYSFS "luf/drain", "1");
+	fill = mmap(NULL, REFILL, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (fill == MAP_FAILED)
+		die("mmap");
+	for (unsigned long i = 0; i < REFILL / 8; i++)
+		fill[i] = POISON;
+	usleep(20000);
+	munmap(fill, REFILL);
+}
+
+static void do_write_file(struct reader *r)
+{
+	uint64_t value = NEW;
+	int fd = open(path, O_RDWR);
+
+	(void)r;
+	if (fd < 0)
+		die(path);
+	for (int i = 0; i < PAGES; i++)
+		if (pwrite(fd, &value, sizeof(value), i * PAGE) != sizeof(value))
+			die("pwrite");
+	close(fd);
+}
+
+static void do_write(struct reader *r)
+{
+	for (int i = 0; i < PAGES; i++)
+		r->map[i * PAGE / 8] = NEW;
+}
+
+static void do_force(struct reader *r)
+{
+	int fd = open("/proc/self/mem", O_RDWR);
+	uint64_t value = NEW;
+
+	if (fd < 0)
+		die("/proc/self/mem");
+	for (int i = 0; i < PAGES; i++)
+		if (pwrite(fd, &value, sizeof(value),
+			   (off_t)(r->map + i * PAGE / 8)) != sizeof(value))
+			die("/proc/self/mem");
+	close(fd);
+}
+
+static void do_replace(struct reader *r)
+{
+	static uint64_t page[SIZE / 8];
+	int fd;
+
+	for (unsigned long i = 0; i < SIZE / 8; i++)
+		page[i] = NEW;
+	fd = memfd_create("luf_migrate", 0);
+	if (fd < 0 || write(fd, page, SIZE) != (ssize_t)SIZE)
+		die("memfd");
+	if (mmap((void *)r->map, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) ==
+	    MAP_FAILED)
+		die("mmap");
+	close(fd);
+}
+
+static const struct test {
+	const char *name;
+	void *(*map)(void);
+	void (*change)(struct reader *r);
+	bool old_is_fine;
+} tests[] = {
+	{ "release",		map_old_file,		do_release,	true },
+	{ "release anon",	map_forked,		do_release,	true },
+	{ "write",		map_old_file,		do_write_file,	false },
+	{ "reuse",		map_forked,		do_write,	false },
+	{ "cow",		map_shared_with_child,	do_write,	false },
+	{ "force",		map_protected,		do_force,	false },
+	{ "unmap",		map_forked,		do_replace,	false },
+};
+
+static void run(const struct test *t)
+{
+	unsigned long reads = 0, stale = 0, wrong = 0;
+	long moved = 0;
+
+	for (int i = 0; i < rounds; i++) {
+		struct reader r = { 0 };
+
+		r.map = t->map();
+		move(r.map, 0);
+		if (pthread_create(&r.thread, NULL, read_all, &r))
+			die("pthread_create");
+		while (!atomic_load(&r.hot))
+			;
+		moved += move(r.map, 1);
+		t->change(&r);
+		if (t->old_is_fine) {
+			usleep(5000);
+			atomic_store(&r.stop, true);
+		}
+		atomic_store(&r.changed, true);
+		pthread_join(r.thread, NULL);
+		if (sleeper) {
+			kill(sleeper, SIGKILL);
+			waitpid(sleeper, NULL, 0);
+			sleeper = 0;
+		}
+		reads += atomic_load(&r.reads);
+		if (!t->old_is_fine)
+			stale += atomic_load(&r.stale);
+		wrong += atomic_load(&r.wrong);
+		munmap((void *)r.map, SIZE);
+	}
+	tap_result(!stale && !wrong && moved >= rounds * PAGES / 2,
+		   "luf_migrate %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages moved lazily",
+		   t->name, reads, stale, wrong, moved, rounds * (int)PAGES);
+}
+
+/* Many, so that fork() takes its time between the first and the flush. */
+#define BEHIND	3000
+
+static volatile uint64_t *counters;
+static uint64_t counted[PAGES];
+static atomic_bool counting;
+
+static void *count_all(void *arg)
+{
+	(void)arg;
+	pin(1);
+	while (atomic_load(&counting))
+		for (int i = 0; i < PAGES; i++) {
+			counters[i * PAGE / 8]++;
+			counted[i]++;
+		}
+	return NULL;
+}
+
+static void *move_all(void *arg)
+{
+	(void)arg;
+	for (int node = 1; atomic_load(&counting); node = !node)
+		move(counters, node);
+	return NULL;
+}
+
+static void lose_writes(void)
+{
+	int lost = 0, wait_for = 0;
+	pthread_t writer, mover;
+	char *behind;
+
+	counters = map_anon();
+	for (int i = 0; i < PAGES; i++)
+		counters[i * PAGE / 8] = 0;
+	behind = mmap(NULL, BEHIND * PAGE, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (behind == MAP_FAILED)
+		die("mmap");
+	for (int i = 0; i < BEHIND; i++) {
+		behind[i * PAGE] = 1;
+		if (i % 2 && mprotect(behind + i * PAGE, PAGE, PROT_READ))
+			die("mprotect");
+	}
+
+	atomic_store(&counting, true);
+	if (pthread_create(&writer, NULL, count_all, NULL) ||
+	    pthread_create(&mover, NULL, move_all, NULL))
+		die("pthread_create");
+	for (int i = 0; i < rounds * 5; i++) {
+		pid_t child = fork();
+
+		if (child < 0)
+			die("fork");
+		if (!child)
+			_exit(0);
+		wait_for += waitpid(child, NULL, 0) == child;
+	}
+	atomic_store(&counting, false);
+	pthread_join(writer, NULL);
+	pthread_join(mover, NULL);
+	for (int i = 0; i < PAGES; i++)
+		lost += counters[i * PAGE / 8] != counted[i];
+	tap_result(!lost, "luf_migrate lost writes: in %d of %d pages, %lu writes, %d forks",
+		   lost, (int)PAGES, (unsigned long)counted[0] * PAGES, wait_for);
+}
+
+int main(int argc, char **argv)
+{
+	char on[8];
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: luf_migrate DIR [ROUNDS]\n");
+		return 2;
+	}
+	if (argc > 2)
+		rounds = atoi(argv[2]);
+	if (access(QUELL_SYSFS "luf/enabled", R_OK))
+		tap_skip_all("this kernel has no lazy unmap flush");
+	read_file(QUELL_SYSFS "luf/enabled", on, sizeof(on));
+	if (on[0] != '1')
+		tap_skip_all("lazy unmap flush is switched off");
+	if (access("/sys/devices/system/node/node1", R_OK))
+		tap_skip_all("two NUMA nodes are needed");
+
+	snprintf(path, sizeof(path), "%s/luf_migrate", argv[1]);
+	pin(0);
+	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+		run(&tests[i]);
+	lose_writes();
+	unlink(path);
+	return tap_end();
+}

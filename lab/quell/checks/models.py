@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Promela models of the kernel part, checked with spin.
+
+``models/runs.toml`` says what to run. Every run explores all states. As it is a
+model must pass; with a barrier or check removed (a define ``NO_...``) spin must
+find a violation. Every statement must be reached in one run or another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import prereq, proc
+from quell.checks import CheckResult
+from quell.errors import QuellError
+from quell.paths import Cache, repo_root
+
+RUNS = "runs.toml"
+# On a quiet machine no search takes 30 s.
+_SEARCH_S = 300
+_MEMORY_MB = 2000
+# A path longer than this would cut the search short: pan says so, and it fails.
+_DEPTH = 1_000_000
+_CC = ("gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", f"-DMEMLIM={_MEMORY_MB}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One ``[[run]]`` of runs.toml."""
+
+    name: str
+    model: str
+    defines: tuple[str, ...] = ()
+    removals: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found: the first violation ("" if none), and how it went.
+
+    ``unreached`` counts the instances of each statement that were not reached: that
+    of an inline has several.
+    """
+
+    violation: str
+    complete: bool
+    states: int
+    unreached: Counter[str]
+
+
+def read_runs(text: str) -> list[Run]:
+    """The runs of runs.toml; QuellError when it is not as it should be."""
+    try:
+        return [
+            Run(
+                table["name"],
+                table["model"],
+                **{key: tuple(table[key]) for key in table.keys() - {"name", "model"}},
+            )
+            for table in tomllib.loads(text)["run"]
+        ]
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise QuellError(f"{RUNS} of the models cannot be used: {error}") from error
+
+
+def unlisted(runs: Sequence[Run], sources: Sequence[str]) -> list[str]:
+    """The defines ``NO_...`` that a model's source asks for and no run removes."""
+    removable = {name for text in sources for name in re.findall(r"\bNO_[A-Z0-9_]+\b", text)}
+    listed = {name for run in runs for name in (*run.removals, *run.spare)}
+    return sorted(removable - listed)
+
+
+def read_search(output: str) -> Search:
+    """What pan printed."""
+    found = re.search(r"^pan:\d+: (.*)", output, re.MULTILINE)
+    states = re.search(r"^\s*(\d+) states, stored", output, re.MULTILINE)
+    errors = re.search(r"errors: (\d+)", output)
+    cut = ("Search not completed", "max search depth too small", "reached -DMEMLIM", "out of memory")
+    unreached = re.findall(r'^\t\S+?:\d+, state \d+, "(.*)"$', output, re.MULTILINE)
+    return Search(
+        violation=found[1] if found else "",
+        complete=errors is not None and not any(sign in output for sign in cut),
+        states=int(states[1]) if states else 0,
+        unreached=Counter(unreached),
+    )
+
+
+def statements(output: str) -> Counter[str]:
+    """The instances of each statement, from what ``pan -d`` printed."""
+    # By their text: spin's line numbers depend on what is defined. D_STEPs have them.
+    found = re.findall(r"\] \S+?:\d+ => (.*)$", output, re.MULTILINE)
+    return Counter(what for what in found if not re.match("-end-|D_STEP", what))
+
+
+def dead(searched: Sequence[tuple[Search, Counter[str]]]) -> list[str]:
+    """The statements that no complete search reached."""
+    all_of: Counter[str] = Counter()
+    reached: Counter[str] = Counter()
+    for result, have in searched:
+        if result.complete:
+            all_of += have
+            reached += have - result.unreached
+    return sorted(all_of.keys() - reached.keys())
+
+
+def search(folder: Path, run: Run, extra: str, temp: Path) -> tuple[Search, Counter[str]]:
+    """Explore a model, with one define more if ``extra`` is not empty; and its statements.
+
+    QuellError when spin or gcc do not take it, or it does not end.
+    """
+    defines = [f"-D{name}" for name in (*run.defines, *([extra] if extra else []))]
+    with tempfile.TemporaryDirectory(dir=temp) as where:
+        spin = proc.run(
+            ["spin", *defines, "-a", folder / run.model], cwd=Path(where), timeout=60, check=False
+        )
+        said = spin.stdout + spin.stderr
+        if spin.returncode != 0 or "Error" in said:
+            raise QuellError(f"spin does not take {run.model}", detail=said)
+        proc.run([*_CC, "-o", "pan", "pan.c"], cwd=Path(where), timeout=_SEARCH_S)
+        pan = proc.run(
+            ["./pan", f"-m{_DEPTH}", "-w22"], cwd=Path(where), timeout=_SEARCH_S, check=False
+        )
+        listed = proc.run(["./pan", "-d"], cwd=Path(where), timeout=60, check=False)
+        return read_search(pan.stdout + pan.stderr), statements(listed.stdout)
+
+
+def judge(run: Run, extra: str, result: Search) -> str:
+    """What is wrong with a result; "" if nothing."""
+    if extra in run.removals:
+        return "" if result.violation else "spin finds nothing wrong"
+    if result.violation:
+        return result.violation
+    if not result.complete:
+        return "the search did not cover all states"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How one search went, in a line; ``searched`` is None if there was none."""
+
+    passed: bool
+    line: str
+    searched: tuple[Search, Counter[str]] | None = None
+
+
+def _check(folder: Path, run: Run, extra: str, temp: Path) -> _Outcome:
+    what = f"{run.name}: {f'{extra} ' if extra else ''}"
+    try:
+        searched = search(folder, run, extra, temp)
+    except QuellError as error:
+        return _Outcome(False, f"{what}FAILED: {error.message}\n{error.detail}".rstrip())
+    result = searched[0]
+    if wrong := judge(run, extra, result):
+        return _Outcome(False, f"{what}FAILED: {wrong} ({result.states} states)", searched)
+    how = f"caught: {result.violation}" if result.violation else "holds"
+    return _Outcome(True, f"{what}{how} ({result.states} states)", searched)
+
+
+def run(cache: Cache) -> CheckResult:
+    """Run all; the removals of a run that fails as it is are skipped."""
+    prereq.ensure(prereq.MODELS)
+    folder = repo_root() / "models"
+    runs = read_runs((folder / RUNS).read_text())
+    sources = [path.read_text() for path in sorted(folder.glob("*.pml"))]
+    wrong = [f"{RUNS} does not say what removing {name} does" for name in unlisted(runs, sources)]
+    with (
+        tempfile.TemporaryDirectory(prefix="models-", dir=cache.folder("run")) as temp,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+
+        def check(job: tuple[Run, str]) -> _Outcome:
+            return _check(folder, *job, Path(temp))
+
+        jobs = [(one, extra) for one in runs for extra in (*one.removals, *one.spare)]
+        intact = list(pool.map(check, [(one, "") for one in runs]))
+        good = {one.name for one, outcome in zip(runs, intact, strict=True) if outcome.passed}
+        removed = list(pool.map(check, [job for job in jobs if job[0].name in good]))
+    wrong += [
+        f"no run reaches: {statement}"
+        for statement in dead([one.searched for one in intact if one.searched])
+    ]
+    outcomes = intact + removed
+    passed = sum(outcome.passed for outcome in outcomes) + (not wrong)
+    failed = sum(not outcome.passed for outcome in outcomes) + bool(wrong)
+    lines = [*wrong, *(outcome.line for outcome in outcomes)]
+    return CheckResult(passed, failed, len(jobs) - len(removed), "\n".join(lines))

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The torture test of lazy unmap flush: the debug kernel tortured, as it is and with faults.
+
+``luf_torture`` (a selftest) reads and judges, the kernel's torture module poisons
+and drains, and the ledger of the debug kernel (``luf_debug``) checks its rules.
+The kernel as it is must come through without a word from any of them. Then each
+deliberate fault that the debug kernel has (a *mutant*) is switched on: one of the
+three must catch it, or the torture is not good enough to say anything.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import build, machine, measure, proc, source, tree, ui, workload
+from quell.checks import CheckResult
+from quell.checks.vm import SELFTESTS, read_tap
+from quell.errors import QuellError
+from quell.paths import Cache
+
+PROGRAM = "luf_torture"
+MUTANTS = "/sys/module/luf_debug/parameters/mutants"
+MEMORY_MIB = 256
+NODES = 2
+INTACT_S = 60
+MUTANT_S = 30
+FULL_READS = 10**8
+# What a guest may take longer than the torture itself: boot, preparing files, stopping.
+_MARGIN_S = 150
+
+_USER = re.compile(r"^# VIOLATION: by user half after ([\d.]+) s: (.*)$", re.M)
+_OTHER = re.compile(r"^# VIOLATION: by (.+?) after ([\d.]+) s$", re.M)
+_RATE = re.compile(r"^# (\d+) reads checked in ([\d.]+) s, (\d+) per second$", re.M)
+_LEDGER = re.compile(r"luf_debug: VIOLATION: (.*?)\s*$", re.M)
+_KERNEL_HALF = re.compile(r"luf_torture: VIOLATION: (.*?)\s*$", re.M)
+_END = re.compile(r"luf_torture: End of test: (\w+)")
+# Of a crash: that a slow host let the guest wait is no discovery.
+_SLOW = re.compile(r"soft lockup|rcu: INFO|blocked for more than")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tortured guest told.
+
+    ``by`` is who complained first ("" if nobody did), ``what`` about what,
+    ``seconds`` when, counted from the start of the torture. ``problems`` is
+    everything that must not be there when the kernel has no fault.
+    """
+
+    by: str
+    what: str
+    seconds: float
+    reads: int
+    rate: int
+    problems: tuple[str, ...]
+
+
+def numa(nodes: int, memory_mib: int) -> list[str]:
+    """QEMU's arguments for a guest whose memory and CPUs (one each) are in ``nodes`` nodes."""
+    # Sockets, as no core spans two nodes.
+    argv = ["-smp", f"{nodes},sockets={nodes},cores=1,threads=1"]
+    for node in range(nodes):
+        argv += ["-object", f"memory-backend-ram,id=node{node},size={memory_mib // nodes}M"]
+        argv += ["-numa", f"node,nodeid={node},cpus={node},memdev=node{node}"]
+    return argv
+
+
+def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome:
+    """Who found what, from the program's output, the console, and the lines of a crash."""
+    rate = _RATE.search(stdout)
+    user, other = _USER.search(stdout), _OTHER.search(stdout)
+    ledger, half = _LEDGER.search(console), _KERNEL_HALF.search(console)
+    by, what, seconds = "", "", 0.0
+    if other and (not user or float(other[2]) < float(user[1])):
+        by, seconds = other[1], float(other[2])
+        said = {"ledger": ledger, "kernel half": half}.get(by)
+        what = said[1] if said else ""
+    elif user:
+        by, what, seconds = "user half", user[2], float(user[1])
+    elif ledger or half:
+        # Too late for the program to see it, or the guest died of it.
+        by = "ledger" if ledger else "kernel half"
+        what = (ledger or half or [""])[1]
+    elif oops and not any(_SLOW.search(line) for line in oops):
+        by, what = "crash", oops[0]
+    problems = [what and f"{by}: {what}" or by] if by else []
+    problems += [f"ledger: {text}" for text in _LEDGER.findall(console)]
+    problems += [f"kernel half: {text}" for text in _KERNEL_HALF.findall(console)]
+    problems += [f"console: {line}" for line in oops]
+    problems += [f"console: {line}" for line in machine.find_warnings(console)]
+    if "FAILURE" in _END.findall(console):
+        problems.append("kernel half: End of test: FAILURE")
+    return Outcome(
+        by=by,
+        what=what,
+        seconds=seconds,
+        reads=int(rate[1]) if rate else 0,
+        rate=int(rate[3]) if rate else 0,
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What every guest of this part is made of."""
+
+    image: Path
+    program: Path
+    disk: Path
+    cache: Cache
+
+    def boot(self, words: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
+        return machine.run_script(
+            self.image, list(words), memory=f"{MEMORY_MIB}M", cpus=NODES, append=append,
+            timeout=timeout, data=self.disk, fail_on_oops=False,
+            qemu=numa(NODES, MEMORY_MIB), cache=self.cache,
+        )  # fmt: skip
+
+    def torture(self, args: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
+        words = [str(self.program), measure.DATA_DIR, *args]
+        return self.boot(words, append, timeout)
+
+    def mutants(self) -> list[str]:
+        guest = self.boot(["cat", MUTANTS], (), 60)
+        if guest.exit_code:
+            raise QuellError("the debug kernel does not list its mutants", detail=guest.stderr)
+        return [name for name in guest.stdout.split() if name != "none"]
+
+
+def _intact(bench: _Bench, args: Sequence[str], timeout: float) -> tuple[bool, str]:
+    """Torture the kernel as it is; whether it came through, and what to show."""
+    guest = bench.torture(args, (), timeout)
+    outcome = read_outcome(guest.stdout, guest.console, guest.oops)
+    _, failed, _ = read_tap(guest.stdout)
+    problems = list(outcome.problems) + failed
+    if not _END.search(guest.console):
+        problems.append("the kernel half did not run to its end")
+    if guest.exit_code and not problems:
+        problems.append(f"{PROGRAM} exited with {guest.exit_code}")
+    if problems:
+        return False, "not ok: intact\n" + "\n".join(f"  {text}" for text in problems) + (
+            f"\n{guest.stdout}{guest.stderr}"
+        )
+    return True, f"intact: {outcome.reads:,} reads checked, {outcome.rate:,} per second, no violation"
+
+
+def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
+    """Torture the kernel with a fault; whether that was noticed, and the row of the table."""
+    try:
+        guest = bench.torture(
+            ["--seconds", str(MUTANT_S)], [f"luf_debug.mutant={name}"], MUTANT_S + _MARGIN_S
+        )
+    except machine.GuestTimeout as error:
+        # It may hang, but then nobody has said what is wrong.
+        return False, f"{name:<28} survived: {error.message}"
+    outcome = read_outcome(guest.stdout, guest.console, guest.oops)
+    if not outcome.by:
+        return False, f"{name:<28} survived {outcome.reads:,} reads"
+    return True, f"{name:<28} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
+
+
+def compile_program(folder: Path) -> Path:
+    """The torture program, compiled into ``folder``."""
+    program = folder / PROGRAM
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
+    text = tree.kernel_dir() / SELFTESTS / f"{PROGRAM}.c"
+    proc.run(["gcc", *flags, "-o", program, text], timeout=300)
+    return program
+
+
+def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResult:
+    kernel = build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"]
+    with tempfile.TemporaryDirectory(prefix="torture-", dir=cache.folder("run")) as temp:
+        folder = Path(temp)
+        root = folder / "root"
+        root.mkdir()
+        disk = folder / "disk.ext4"
+        workload.make_ext4(disk, root)
+        return use(_Bench(kernel.image, compile_program(folder), disk, cache))
+
+
+def run(cache: Cache) -> CheckResult:
+    """Torture the debug kernel as it is, then with each mutant."""
+
+    def all_of_it(bench: _Bench) -> CheckResult:
+        rows = []
+        good, text = _intact(bench, ["--seconds", str(INTACT_S)], INTACT_S + _MARGIN_S)
+        results = [good]
+        rows.append(text)
+        names = bench.mutants()
+        rows.append(f"{'mutant':<28} {'caught by':<12} {'after':>9}")
+        with ui.progress("mutants", len(names)) as bar:
+            for name in names:
+                good, text = _mutant(bench, name)
+                results.append(good)
+                rows.append(text)
+                bar.advance()
+        if not names:
+            results.append(False)
+            rows.append("not ok: the debug kernel has no mutants")
+        passed = sum(results)
+        return CheckResult(passed, len(results) - passed, 0, "\n".join(rows))
+
+    return _with_bench(cache, all_of_it)
+
+
+def run_full(cache: Cache) -> CheckResult:
+    """Torture the debug kernel as it is until it has checked FULL_READS reads."""
+
+    def only_long(bench: _Bench) -> CheckResult:
+        good, text = _intact(bench, ["--reads", str(FULL_READS)], 4 * 3600)
+        return CheckResult(int(good), int(not good), 0, text)
+
+    return _with_bench(cache, only_long)

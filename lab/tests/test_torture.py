@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the torture part makes of a guest's output, without a guest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quell import machine
+from quell.checks import torture
+from quell.paths import Cache
+
+GOOD = """# 2 CPUs, 2 nodes, seed 7
+# drain: 12 rounds
+# 1000 reads checked in 2.0 s, 500 per second
+ok 1 luf_torture reads: 1000 checked in 12 rounds, 0 more could not be done
+1..1
+"""
+STALE = """# VIOLATION: by user half after 0.120 s: write, shared paged out, 8 pages (read)
+#   word 7 at 0x7f0000000038 on CPU 1 is 4c00000001000007: generation 1 of file 0, word 7
+# 90 reads checked in 0.2 s, 450 per second
+not ok 1 luf_torture reads: 90 checked in 3 rounds, 0 more could not be done
+1..1
+"""
+BY_LEDGER = "# VIOLATION: by ledger after 0.050 s\n"
+LEDGER = "[    3.1] luf_debug: VIOLATION: a frame is freed: mm 0001 address 0x7f, CPUs 1\r\n"
+END = "[   64.0] luf_torture: End of test: SUCCESS\r\n"
+LOCKUP = "[   40.0] watchdog: BUG: soft lockup - CPU#0 stuck for 23s!"
+
+
+def test_quiet_guest() -> None:
+    outcome = torture.read_outcome(GOOD, END)
+    assert (outcome.by, outcome.problems) == ("", ())
+    assert (outcome.reads, outcome.rate) == (1000, 500)
+
+
+def test_user_half() -> None:
+    outcome = torture.read_outcome(STALE, END)
+    assert outcome.by == "user half"
+    assert outcome.seconds == pytest.approx(0.12)
+    assert outcome.what.startswith("write, shared paged out")
+    assert outcome.problems
+
+
+def test_the_first_to_find_it_counts() -> None:
+    outcome = torture.read_outcome(BY_LEDGER + STALE, LEDGER)
+    assert (outcome.by, outcome.seconds) == ("ledger", pytest.approx(0.05))
+    assert outcome.what.startswith("a frame is freed")
+    late = BY_LEDGER.replace("0.050", "0.500")
+    assert torture.read_outcome(late + STALE, LEDGER).by == "user half"
+
+
+def test_console_counts_even_if_the_program_saw_nothing() -> None:
+    assert torture.read_outcome(GOOD, LEDGER).by == "ledger"
+    half = "luf_torture: VIOLATION: word 3 of frame 4711 (order 0) is 0, not f4\r\n"
+    assert torture.read_outcome(GOOD, half).by == "kernel half"
+    failed = torture.read_outcome(GOOD, END.replace("SUCCESS", "FAILURE"))
+    assert "kernel half: End of test: FAILURE" in failed.problems
+
+
+def test_crash_is_found_but_a_slow_host_is_none() -> None:
+    assert torture.read_outcome("", "", ["kernel BUG at mm/page_table_check.c:100!"]).by == "crash"
+    slow = torture.read_outcome(GOOD, "", [LOCKUP])
+    assert slow.by == ""
+    assert slow.problems
+
+
+def test_warning_is_a_problem() -> None:
+    assert torture.read_outcome(GOOD, "WARNING: possible circular locking dependency\n").problems
+
+
+def test_numa() -> None:
+    words = " ".join(torture.numa(2, 256))
+    assert "size=128M" in words
+    assert "node,nodeid=1,cpus=1,memdev=node1" in words
+
+
+class _Guests:
+    """Answers boots: the mutants' list, and what each torture said."""
+
+    def __init__(self, said: dict[str, str | Exception], mutants: str) -> None:
+        self.said = said
+        self.mutants = mutants
+
+    def __call__(
+        self, image: Path, script: Sequence[str], *, append: Sequence[str] = (), **_: Any
+    ) -> machine.GuestResult:
+        text: str | Exception = self.mutants
+        if script[0] != "cat":
+            text = self.said[append[0].partition("=")[2] if append else "none"]
+        if isinstance(text, Exception):
+            raise text
+        return machine.GuestResult(0, text, "", END, 1.0)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(said: dict[str, str | Exception], mutants: str) -> torture._Bench:
+        monkeypatch.setattr(machine, "run_script", _Guests(said, mutants))
+        return torture._Bench(tmp_path / "image", tmp_path / "program", tmp_path / "disk", Cache(tmp_path))
+
+    return make
+
+
+def test_mutant_that_survives_fails(bench: Any) -> None:
+    ready = bench({"A": STALE, "B": GOOD, "C": machine.GuestTimeout("it hangs")}, "A\nB\nC\nnone\n")
+    assert ready.mutants() == ["A", "B", "C"]
+    good, row = torture._mutant(ready, "A")
+    assert good
+    assert "user half" in row
+    assert "0.12 s" in row
+    for name in ("B", "C"):
+        good, row = torture._mutant(ready, name)
+        assert not good
+        assert "survived" in row
+
+
+def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ready = bench({"none": GOOD, "A": STALE, "B": GOOD}, "A\nB\n")
+    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
+    result = torture.run(Cache(tmp_path))
+    assert (result.passed, result.failed) == (2, 1)
+    assert "500 per second" in result.details
+    ready = bench({"none": GOOD}, "")
+    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
+    assert torture.run(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
+    assert torture.run_full(Cache(tmp_path)).passed == 1

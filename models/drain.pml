@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * R4, the list of the lot: luf_drain_all() returns when everything that was parked
+ * when it was called is free. Reclaimers park a page each; drains of all kinds.
+ */
+#define NRECLAIM	2
+#define NDRAIN		2
+
+byte	clock, luf_done, newest;
+byte	counted;		/* NR_LUF_PARKED */
+bool	freeing;		/* lot->freeing */
+bool	parked[NRECLAIM];	/* luf_lot_add() has returned */
+bool	free[NRECLAIM];		/* with the page allocator */
+chan lot = [NRECLAIM] of { byte, byte };	/* page, label */
+
+/* luf_park_list() */
+proctype Reclaim(byte n)
+{
+	byte label;
+
+	d_step { clock++; label = clock };
+#ifndef NO_COUNT_FIRST		/* counted before a drain can take it */
+	counted++;
+#endif
+	/* luf_lot_add(), under lot->lock */
+	d_step {
+		lot!n,label;
+#ifdef NO_NEWEST_MAX		/* newest only grows */
+		newest = label;
+#else
+		newest = (label > newest -> label : newest);
+#endif
+		parked[n] = true
+	}
+#ifdef NO_COUNT_FIRST
+	counted++
+#endif
+}
+
+/* luf_release() */
+inline release(settled)
+{
+#ifndef NO_FREEING		/* held from taking out until they are free */
+	d_step { !freeing -> freeing = true };
+#endif
+	/* luf_lot_take(), under lot->lock */
+	d_step {
+		do
+		:: nempty(lot) ->
+			lot?<page,label>;
+			if
+			:: label > settled -> break
+			:: else -> lot?page,label; taken = taken | (1 << page); nr++
+			fi
+		:: empty(lot) -> break
+		od;
+		page = 0;
+		label = 0
+	}
+	d_step { assert(counted >= nr); counted = counted - nr; nr = 0 };
+	/* luf_for_batches() */
+	d_step {
+		for (page : 0 .. NRECLAIM - 1) {
+			if
+			:: taken & (1 << page) -> free[page] = true
+			:: else
+			fi
+		}
+		page = 0;
+		taken = 0
+	};
+#ifndef NO_FREEING
+	freeing = false
+#endif
+}
+
+/* luf_drain_node() */
+inline drain_node()
+{
+	if
+	:: empty(lot)
+	:: nempty(lot) ->
+		need = newest;
+		/* luf_settle_all() */
+		luf_done = (need > luf_done -> need : luf_done);
+		release(need);
+		need = 0
+	fi
+}
+
+/* luf_drain_all() */
+proctype Drain_all()
+{
+	byte page, label, taken, nr, need, before;
+
+	d_step {
+		for (page : 0 .. NRECLAIM - 1) {
+			if
+			:: parked[page] -> before = before | (1 << page)
+			:: else
+			fi
+		}
+		page = 0
+	};
+	drain_node();
+#ifndef NO_FREEING_WAIT		/* who took some of them is waited for */
+	d_step { !freeing -> freeing = true };
+	freeing = false;
+#endif
+	d_step {
+		for (page : 0 .. NRECLAIM - 1) {
+			assert(!(before & (1 << page)) || free[page])
+		}
+		page = 0
+	}
+}
+
+/* The others: with a flush or without one. */
+proctype Drain()
+{
+	byte page, label, taken, nr, need;
+
+end:	do
+	:: nempty(lot) -> drain_node()
+	:: nempty(lot) ->
+		/* luf_drain_aged(): up to any label, as the CPUs have caught up */
+		if
+		:: need = luf_done
+		:: need = clock
+		fi;
+		release(need);
+		need = 0
+	od
+}
+
+init
+{
+	byte i;
+
+	atomic {
+		for (i : 0 .. NRECLAIM - 1) {
+			run Reclaim(i)
+		}
+		for (i : 0 .. NDRAIN - 1) {
+			run Drain_all()
+		}
+		run Drain()
+	}
+}

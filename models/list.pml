@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * R1, what is unmapped lazily and then not parked: one reclaimer and its list of
+ * two folios, the first of two pages, each of them kept, freed as usual or parked;
+ * a drain. No CPU reads a frame after the page allocator got it.
+ */
+#define NPAGE		3	/* 0 and 1: the first folio; 2: the second */
+#define NPROC		2
+#define LOT
+
+#include "luf.pml"
+
+#define NONE		3
+
+/* current->tlb_ubc */
+bool	owed, kept, unmapping;
+byte	luf_folio = NONE;
+byte	batch;			/* the CPUs of the usual batch */
+
+/* luf_try_to_unmap(), what comes before try_to_unmap() */
+inline begin_unmap(f)
+{
+	if
+	:: d_step {
+#ifndef NO_KEPT			/* LUF_OWED of an earlier folio turns into LUF_KEPT */
+		kept = kept || owed;
+#else
+		kept = false;
+#endif
+		owed = false;
+		unmapping = true;
+		luf_folio = f }
+	:: skip			/* not luf_may_defer() */
+	fi
+}
+
+/* One PTE in try_to_unmap(): deferred if it is clean and nobody writes. */
+inline unmap(n)
+{
+	STORE(me, n, 0);
+	d_step { MB(me) -> tlb_gen++ };
+	if
+	:: unmapping ->
+		ledger_owe(me);
+		d_step { label = 0; owed = true }
+	:: batch = batch | mm_cpus
+	fi
+}
+
+/* try_to_unmap_flush() */
+inline unmap_flush()
+{
+#ifndef NO_KEPT_FLUSH		/* luf_settle() */
+	if
+	:: owed || kept ->
+		need = clock + 1;
+		ledger_settle(me, need);
+		d_step { owed = false; kept = false; need = 0 }
+	:: else
+	fi;
+#endif
+	if
+	:: batch -> flush_cpus(me, batch)
+	:: else
+	fi;
+	batch = 0
+}
+
+#define FREE		1
+#define PARK		2
+#define KEEP		3
+
+/* What shrink_folio_list() does with the folio after it is unmapped. */
+inline dispose(f, fate)
+{
+	unmapping = false;
+	if
+	:: fate = KEEP
+	:: true ->
+		d_step {
+			/* luf_park() */
+			if
+#ifdef NO_PARK_FOLIO		/* only the folio that was unmapped lazily */
+			:: owed ->
+#else
+			:: owed && luf_folio == f ->
+#endif
+				owed = false; luf_folio = NONE; fate = PARK
+			:: else -> fate = FREE
+			fi
+		}
+	fi
+}
+
+/* free_unref_folios() */
+inline free_batch()
+{
+	d_step {
+		if
+		:: fate0 == FREE -> bad[0] = true; bad[1] = true; fate0 = 0
+		:: else
+		fi;
+		if
+		:: fate1 == FREE -> bad[2] = true; fate1 = 0
+		:: else
+		fi
+	}
+}
+
+/* shrink_folio_list() */
+proctype Reclaim(byte me)
+{
+	byte label, cpus, need, fate0, fate1;
+	SETTLE_VARS;
+
+	begin_unmap(0);
+	unmap(0);
+	unmap(1);
+	dispose(0, fate0);
+	if
+	:: fate0 == FREE ->	/* the batch is full */
+		unmap_flush();
+		free_batch()
+	:: true
+	fi;
+	if
+	:: pte[2] ->
+		begin_unmap(2);
+		unmap(2)
+	:: else			/* it is not mapped */
+	fi;
+	dispose(2, fate1);
+	unmap_flush();
+	free_batch();
+	/* luf_park_list() */
+	if
+	:: fate0 == PARK || fate1 == PARK ->
+		d_step { MB(me) -> clock++; label = clock };
+		d_step {
+			if
+			:: fate0 == PARK -> lot_add(0); lot_add(1)
+			:: else
+			fi;
+			if
+			:: fate1 == PARK -> lot_add(2)
+			:: else
+			fi;
+			label = 0
+		}
+	:: else
+	fi;
+	/* Back on the LRU list, truncated by somebody, and freed. */
+	d_step {
+		if
+		:: fate0 == KEEP -> bad[0] = true; bad[1] = true
+		:: else
+		fi;
+		if
+		:: fate1 == KEEP -> bad[2] = true
+		:: else
+		fi
+	}
+}
+
+init
+{
+	atomic {
+		pte[0] = true;
+		pte[1] = true;
+		if
+		:: pte[2] = true
+		:: skip
+		fi;
+		loaded[0] = true;
+		user[0] = true;
+		mm_cpus = 1;
+		run Walker(0);
+		run Cpu(0);
+		run Reclaim(0);
+		run Drain(1, FULL | AGED)
+	}
+}
