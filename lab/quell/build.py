@@ -495,6 +495,12 @@ _NOT_CHECKED = (
     # The layout of TRACE_EVENT() everywhere in Linux.
     ("include/trace/events/", "OPEN_ENDED_LINE"),
     ("include/trace/events/", "PARENTHESIS_ALIGNMENT"),
+    # A list of names, for a macro to be put around each.
+    ("mm/luf_debug.", "COMPLEX_MACRO"),
+    ("mm/luf_debug.", "MACRO_ARG_REUSE"),
+    ("mm/luf_debug.", "MACRO_ARG_UNUSED"),
+    # linux/pgtable.h includes it.
+    ("include/linux/luf_debug.h", "INCLUDE_LINUX"),
     # Programs: no kernel macros there, and volatile is what keeps an access.
     ("tools/testing/", "VOLATILE"),
     ("tools/testing/", "ARRAY_SIZE"),

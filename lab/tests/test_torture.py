@@ -122,9 +122,18 @@ def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ready = bench({"none": GOOD, "A": STALE, "B": GOOD}, "A\nB\n")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     result = torture.run(Cache(tmp_path))
-    assert (result.passed, result.failed) == (2, 1)
+    assert (result.passed, result.failed) == (1, 0)
     assert "500 per second" in result.details
+    result = torture.run_mutants(Cache(tmp_path))
+    assert (result.passed, result.failed) == (1, 1)
     ready = bench({"none": GOOD}, "")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
-    assert torture.run(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
+    assert torture.run_mutants(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
     assert torture.run_full(Cache(tmp_path)).passed == 1
+
+
+def test_focused_program_finds_it() -> None:
+    said = "not ok 3 luf_stale write: 9 reads, 2 stale\n# VIOLATION: by luf_stale after 1.20 s\n"
+    outcome = torture.read_outcome(said, END)
+    assert (outcome.by, outcome.seconds) == ("luf_stale", 1.2)
+    assert "2 stale" in outcome.what

@@ -132,8 +132,9 @@
  * R4: progress
  * ------------
  * The lot is drained by reclaim when it is full; by an allocation that may wait,
- * before it compacts or reclaims, after it reclaimed, and before it calls the OOM
- * killer; by kswapd when the parked pages would balance the node and free pages
+ * before it compacts or reclaims (unless these are a few pages for which a CPU
+ * would have to be interrupted), after either, and before it calls the OOM killer;
+ * by compaction, block by block; by kswapd when the parked pages would balance the node and free pages
  * are short; for CMA, memory offline and memory failure, which want certain
  * frames, and by whoever calls drain_all_pages(). All of these may sleep and have
  * interrupts on. GFP_ATOMIC and PF_MEMALLOC allocations never drain; kswapd
@@ -282,7 +283,7 @@ struct luf_lot {
 	u64 newest;
 	unsigned long nr_pages;
 	unsigned long nr_zone[MAX_NR_ZONES];
-	struct mutex draining;
+	struct mutex draining;		/* of those who want memory */
 	struct mutex freeing;		/* of those who free */
 };
 
@@ -338,7 +339,7 @@ static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
 
 	/* Who holds it is just flushing. */
 	if (!mutex_trylock(&ledger->mutex))
-		return smp_load_acquire(&ledger->done);
+		return smp_load_acquire(&ledger->done);	/* as in luf_ledger_done() */
 	label = atomic64_read(ledger->clock);
 	/* The clock before the mask: a label up to it has its CPUs there. */
 	smp_mb();
@@ -391,6 +392,7 @@ static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 	arch_luf_sort(&ledger->flushing, &ledger->later, need);
 	behind = !arch_luf_empty(&ledger->flushing);
 	if (luf_mutant(DONE_EARLY)) {
+		/* Before the flush. */
 		smp_store_release(&ledger->done, clock);
 		mdelay(1);
 	}
@@ -469,8 +471,8 @@ static u64 luf_lot_oldest(struct luf_lot *lot)
 
 /*
  * Take out folios whose labels are settled up to @settled, until these are @want
- * pages. Returns how many they are. Parking is not atomic with reading the clock, so a newer folio may
- * stand before an older one: that one waits for the next time.
+ * pages. Returns how many they are. Parking is not atomic with reading the clock,
+ * so a newer folio may stand before an older one: that one waits for the next time.
  */
 static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 				  unsigned long want, struct list_head *list)
@@ -1099,13 +1101,15 @@ void __luf_write_fault(struct mm_struct *mm)
  * @gfp_mask:	of the allocation
  * @order:	its order
  * @ac:		its zones
+ * @reclaimed:	it has reclaimed or compacted; if not, it rather does that than
+ *		have CPUs interrupted for a few pages
  *
  * May sleep if @gfp_mask may reclaim.
  *
  * Return: true if it is worth looking at the free lists again.
  */
 bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
-			 const struct alloc_context *ac)
+			 const struct alloc_context *ac, bool reclaimed)
 {
 	unsigned long want = order ? ULONG_MAX : LUF_ALLOC_BATCH;
 	bool drained = false;
@@ -1117,11 +1121,15 @@ bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
 
 	for_each_zone_zonelist_nodemask(zone, z, ac->zonelist,
 					ac->highest_zoneidx, ac->nodemask) {
-		struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
+		int nid = zone_to_nid(zone);
 
-		if (lot && READ_ONCE(lot->nr_zone[zone_idx(zone)]))
-			drained |= luf_drain_some(zone_to_nid(zone),
-						  LUF_DRAIN_ALLOC, 1, want);
+		if (!luf_lots[nid] ||
+		    !READ_ONCE(luf_lots[nid]->nr_zone[zone_idx(zone)]))
+			continue;
+		if (reclaimed || order || luf_parked(nid) >= LUF_ALLOC_BATCH)
+			drained |= luf_drain_some(nid, LUF_DRAIN_ALLOC, 1, want);
+		else
+			drained |= luf_drain_aged(nid, want);
 	}
 	return drained;
 }

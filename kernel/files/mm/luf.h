@@ -39,7 +39,7 @@ void luf_put_migrated(struct folio *folio, enum migrate_reason reason);
 bool luf_begin_migrate(void);
 void luf_end_migrate(bool outer);
 bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
-			 const struct alloc_context *ac);
+			 const struct alloc_context *ac, bool reclaimed);
 bool luf_balances(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx);
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
@@ -127,7 +127,8 @@ static inline void luf_write_fault(struct mm_struct *mm)
 }
 
 static inline bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
-				       const struct alloc_context *ac)
+				       const struct alloc_context *ac,
+				       bool reclaimed)
 {
 	return false;
 }

@@ -322,8 +322,8 @@ void luf_debug_change(struct address_space *mapping, pgoff_t start, pgoff_t end)
 }
 
 static const char * const luf_mutant_names[] = {
-	[LUF_MUTANT_NONE] = "none",
-#define LUF_MUTANT_NAME(name)	[LUF_MUTANT_##name] = #name,
+	"none",
+#define LUF_MUTANT_NAME(name)	#name,
 	LUF_MUTANTS(LUF_MUTANT_NAME)
 };
 

@@ -5,7 +5,8 @@
 and drains, and the ledger of the debug kernel (``luf_debug``) checks its rules.
 The kernel as it is must come through without a word from any of them. Then each
 deliberate fault that the debug kernel has (a *mutant*) is switched on: one of the
-three must catch it, or the torture is not good enough to say anything.
+three must catch it, or a selftest that looks for one case on purpose; or else they
+are not good enough to say anything.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from quell.errors import QuellError
 from quell.paths import Cache
 
 PROGRAM = "luf_torture"
+# They look for single cases, and so find a fault in one of these at once.
+FOCUSED = ("luf_stale", "luf_migrate")
 MUTANTS = "/sys/module/luf_debug/parameters/mutants"
 MEMORY_MIB = 256
 NODES = 2
@@ -37,6 +40,7 @@ _OTHER = re.compile(r"^# VIOLATION: by (.+?) after ([\d.]+) s$", re.M)
 _RATE = re.compile(r"^# (\d+) reads checked in ([\d.]+) s, (\d+) per second$", re.M)
 _LEDGER = re.compile(r"luf_debug: VIOLATION: (.*?)\s*$", re.M)
 _KERNEL_HALF = re.compile(r"luf_torture: VIOLATION: (.*?)\s*$", re.M)
+_NOT_OK = re.compile(r"^not ok \d+ (.*)$", re.M)
 _END = re.compile(r"luf_torture: End of test: (\w+)")
 # Of a crash: that a slow host let the guest wait is no discovery.
 _SLOW = re.compile(r"soft lockup|rcu: INFO|blocked for more than")
@@ -77,7 +81,7 @@ def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome
     by, what, seconds = "", "", 0.0
     if other and (not user or float(other[2]) < float(user[1])):
         by, seconds = other[1], float(other[2])
-        said = {"ledger": ledger, "kernel half": half}.get(by)
+        said = {"ledger": ledger, "kernel half": half}.get(by, _NOT_OK.search(stdout))
         what = said[1] if said else ""
     elif user:
         by, what, seconds = "user half", user[2], float(user[1])
@@ -148,11 +152,32 @@ def _intact(bench: _Bench, args: Sequence[str], timeout: float) -> tuple[bool, s
     return True, f"intact: {outcome.reads:,} reads checked, {outcome.rate:,} per second, no violation"
 
 
+# The programs that look for single cases, then the torture, until somebody complains.
+_UNTIL_CAUGHT = """
+seconds() { read up idle < /proc/uptime; echo $((${up%.*} - start)).${up#*.}; }
+start=0; start=$(seconds); start=${start%.*}
+for program in FOCUSED; do
+	FOLDER/$program DATA 4
+	failed=$?
+	read violations < /sys/module/luf_debug/parameters/violations
+	[ $violations = 0 ] || { echo "# VIOLATION: by ledger after $(seconds) s"; exit 1; }
+	[ $failed = 1 ] && { echo "# VIOLATION: by $program after $(seconds) s"; exit 1; }
+done
+exec FOLDER/PROGRAM DATA --seconds SECONDS
+"""
+
+
 def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
     """Torture the kernel with a fault; whether that was noticed, and the row of the table."""
+    script = _UNTIL_CAUGHT
+    for word, text in (
+        ("FOCUSED", " ".join(FOCUSED)), ("FOLDER", str(bench.program.parent)), ("PROGRAM", PROGRAM),
+        ("DATA", measure.DATA_DIR), ("SECONDS", str(MUTANT_S)),
+    ):  # fmt: skip
+        script = script.replace(word, text)
     try:
-        guest = bench.torture(
-            ["--seconds", str(MUTANT_S)], [f"luf_debug.mutant={name}"], MUTANT_S + _MARGIN_S
+        guest = bench.boot(
+            ["/bin/sh", "-c", script], [f"luf_debug.mutant={name}"], MUTANT_S + _MARGIN_S
         )
     except machine.GuestTimeout as error:
         # It may hang, but then nobody has said what is wrong.
@@ -163,13 +188,13 @@ def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
     return True, f"{name:<28} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
 
 
-def compile_program(folder: Path) -> Path:
-    """The torture program, compiled into ``folder``."""
-    program = folder / PROGRAM
+def compile_programs(folder: Path) -> Path:
+    """The torture program, compiled into ``folder``, and beside it those of FOCUSED."""
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
-    text = tree.kernel_dir() / SELFTESTS / f"{PROGRAM}.c"
-    proc.run(["gcc", *flags, "-o", program, text], timeout=300)
-    return program
+    for name in (*FOCUSED, PROGRAM):
+        text = tree.kernel_dir() / SELFTESTS / f"{name}.c"
+        proc.run(["gcc", *flags, "-o", folder / name, text], timeout=300)
+    return folder / PROGRAM
 
 
 def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResult:
@@ -180,19 +205,26 @@ def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResu
         root.mkdir()
         disk = folder / "disk.ext4"
         workload.make_ext4(disk, root)
-        return use(_Bench(kernel.image, compile_program(folder), disk, cache))
+        return use(_Bench(kernel.image, compile_programs(folder), disk, cache))
 
 
 def run(cache: Cache) -> CheckResult:
-    """Torture the debug kernel as it is, then with each mutant."""
+    """Torture the debug kernel as it is."""
 
-    def all_of_it(bench: _Bench) -> CheckResult:
-        rows = []
+    def as_it_is(bench: _Bench) -> CheckResult:
         good, text = _intact(bench, ["--seconds", str(INTACT_S)], INTACT_S + _MARGIN_S)
-        results = [good]
-        rows.append(text)
+        return CheckResult(int(good), int(not good), 0, text)
+
+    return _with_bench(cache, as_it_is)
+
+
+def run_mutants(cache: Cache) -> CheckResult:
+    """Torture the debug kernel with each mutant: one that survives is a failure."""
+
+    def each(bench: _Bench) -> CheckResult:
+        results = []
+        rows = [f"{'mutant':<28} {'caught by':<12} {'after':>9}"]
         names = bench.mutants()
-        rows.append(f"{'mutant':<28} {'caught by':<12} {'after':>9}")
         with ui.progress("mutants", len(names)) as bar:
             for name in names:
                 good, text = _mutant(bench, name)
@@ -205,7 +237,7 @@ def run(cache: Cache) -> CheckResult:
         passed = sum(results)
         return CheckResult(passed, len(results) - passed, 0, "\n".join(rows))
 
-    return _with_bench(cache, all_of_it)
+    return _with_bench(cache, each)
 
 
 def run_full(cache: Cache) -> CheckResult:
