@@ -456,17 +456,18 @@ def w1_warnings(
 ) -> tuple[int, list[str]]:
     """Compile Quell's own objects with W=1: how many, and the warnings about Quell's files.
 
-    Builds the Quell kernel first if it has to. QuellError when one does not compile.
+    In the debug kernel's configuration, which has all of them; builds that kernel first if it
+    has to. QuellError when one does not compile.
     """
     cache = cache or Cache()
     kernel_part = kernel_part or quell_tree.kernel_dir()
-    _build("quell", source, cache, kernel_part)
-    with cache.lock("build-quell"):
-        work = _prepare("quell", source, cache, kernel_part)
+    _build("debug", source, cache, kernel_part)
+    with cache.lock("build-debug"):
+        work = _prepare("debug", source, cache, kernel_part)
         log = cache.logs / "w1.log"
         log.unlink(missing_ok=True)
-        fragment = _fragments("quell", kernel_part)
-        configure(work.src, work.obj, fragment, "quell", cache, log)
+        fragment = _fragments("debug", kernel_part)
+        configure(work.src, work.obj, fragment, "debug", cache, log)
         files = _quell_part(kernel_part).files
         objects = own_objects(files)
         if not objects:
@@ -475,7 +476,7 @@ def w1_warnings(
         try:
             for name in objects:
                 (work.obj / name).unlink(missing_ok=True)
-            make = _make_argv(work.src, work.obj, "quell", cache, "W=1", "-k", *objects)
+            make = _make_argv(work.src, work.obj, "debug", cache, "W=1", "-k", *objects)
             result = proc.run(make, log=log, check=False)
         finally:
             # Made with other flags than the kernel's: not to be linked into it.

@@ -134,13 +134,14 @@
  * The lot is drained by reclaim when it is full; by an allocation that may wait,
  * before it compacts or reclaims (unless these are a few pages for which a CPU
  * would have to be interrupted), after either, and before it calls the OOM killer;
- * by compaction, block by block; by kswapd when the parked pages would balance the node and free pages
- * are short; for CMA, memory offline and memory failure, which want certain
- * frames, and by whoever calls drain_all_pages(). All of these may sleep and have
- * interrupts on. GFP_ATOMIC and PF_MEMALLOC allocations never drain; kswapd
- * serves them. luf_drain_all() also waits for those who are just freeing:
- * lot->freeing. kswapd counts parked pages as free as long as it is not needed
- * (luf_balances()): no page is reclaimed because others are parked.
+ * by compaction, block by block; by kswapd when the parked pages would balance
+ * the node and free pages are short; for CMA, memory offline and memory failure,
+ * which want certain frames, and by whoever calls drain_all_pages() for a zone.
+ * All of these may sleep and have interrupts on. GFP_ATOMIC and PF_MEMALLOC
+ * allocations never drain; kswapd serves them. luf_drain_all() also waits for
+ * those who are just freeing: lot->freeing. kswapd counts parked pages as free as
+ * long as free pages are not short (luf_balances()): none is reclaimed because
+ * others are parked.
  *
  * R5: which CPUs are behind
  * -------------------------

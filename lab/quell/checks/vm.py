@@ -23,8 +23,14 @@ _PLAN = re.compile(r"^1\.\.(\d+)", re.M)
 SELFTESTS = "files/tools/testing/selftests/quell"
 # Those that move pages between NUMA nodes.
 _NEED_NODES = ("luf_migrate",)
-_WRITABLE = "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount -o loop $I $M; $T $M 5"
-_READ_ONLY = "mkdir /dev/shm/src; $T --make /dev/shm/src; %s >/dev/null; mount -o loop,ro $I $M; $T $M"
+# mount(8) would keep the loop device open for writing, and no kernel has to mount it then.
+_WRITABLE = (
+    "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount $(losetup -f --show $I) $M; $T $M 5"
+)
+_READ_ONLY = (
+    "mkdir /dev/shm/src; $T --make /dev/shm/src; %s >/dev/null;"
+    " mount -r $(losetup -f -r --show $I) $M; $T $M"
+)
 _FILE_SYSTEMS = {
     "xfs": _WRITABLE % "xfs",
     "btrfs": _WRITABLE % "btrfs",
