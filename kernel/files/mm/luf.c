@@ -847,7 +847,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address)
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 	struct folio *folio = tlb_ubc->luf_folio;
 	struct address_space *mapping = folio->mapping;
-	u64 label;
+	u64 label, stamp;
 
 	if (pte_write(pteval) && !luf_mutant(DEFER_WRITABLE))
 		return false;
@@ -861,8 +861,8 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address)
 
 	if (!luf_mutant(NO_TLB_GEN))
 		arch_luf_unmapped(mm);
+	stamp = luf_debug_stamp();
 	label = luf_owe(mm);
-	luf_debug_open(folio, mm, address, pteval);
 	if (!folio_test_anon(folio)) {
 		if (luf_mutant(CHECK_FIRST)) {
 			if (!luf_content_fixed(mapping))
@@ -879,6 +879,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address)
 	/* For luf_flush_pending(): R3 (a). */
 	if (!luf_mutant(NO_MM_LABEL))
 		luf_raise(&mm->luf_label, label);
+	luf_debug_open(folio, mm, address, pteval, stamp);
 
 	tlb_ubc->luf_state |= LUF_OWED;
 	return true;

@@ -153,25 +153,34 @@ static void luf_complain(const struct luf_violation *v)
 }
 
 /**
+ * luf_debug_stamp - tlb_gen was raised: who compares from now on has caught up
+ *
+ * Return: for luf_debug_open().
+ */
+u64 luf_debug_stamp(void)
+{
+	/* A full barrier: what a CPU sees of the clock, then tlb_gen. */
+	return atomic64_inc_return(&luf_debug_clock);
+}
+
+/**
  * luf_debug_open - a PTE was cleared, its flush is owed
  * @folio:	that it mapped
  * @mm:		its mm
  * @address:	where
  * @pte:	what it was
+ * @stamp:	from luf_debug_stamp()
  *
- * Under the page table lock, after tlb_gen was raised.
+ * Under the page table lock.
  */
 void luf_debug_open(struct folio *folio, struct mm_struct *mm,
-		    unsigned long address, pte_t pte)
+		    unsigned long address, pte_t pte, u64 stamp)
 {
 	struct luf_window *w;
 	unsigned long flags;
-	u64 stamp;
 
 	if (!luf_windows)
 		return;
-	/* A full barrier: what a CPU sees of the clock, then tlb_gen. */
-	stamp = atomic64_inc_return(&luf_debug_clock);
 
 	raw_spin_lock_irqsave(&luf_debug_lock, flags);
 	if (list_empty(&luf_windows_free)) {

@@ -46,15 +46,21 @@ enum luf_mutant {
 extern enum luf_mutant luf_mutant_on;
 #define luf_mutant(name) unlikely(READ_ONCE(luf_mutant_on) == LUF_MUTANT_##name)
 
+u64 luf_debug_stamp(void);
 void luf_debug_open(struct folio *folio, struct mm_struct *mm,
-		    unsigned long address, pte_t pte);
+		    unsigned long address, pte_t pte, u64 stamp);
 
 #else
 
 #define luf_mutant(name)	false
 
+static inline u64 luf_debug_stamp(void)
+{
+	return 0;
+}
+
 static inline void luf_debug_open(struct folio *folio, struct mm_struct *mm,
-				  unsigned long address, pte_t pte)
+				  unsigned long address, pte_t pte, u64 stamp)
 {
 }
 
