@@ -8,7 +8,8 @@
 
 byte	clock, luf_done, newest;
 byte	counted;		/* NR_LUF_PARKED */
-bool	freeing;		/* lot->freeing */
+byte	freeing;		/* lot->freeing: who reads */
+bool	passing;		/* ... and who waits for them, and keeps others out */
 bool	parked[NRECLAIM];	/* luf_lot_add() has returned */
 bool	free[NRECLAIM];		/* with the page allocator */
 chan lot = [NRECLAIM] of { byte, byte };	/* page, label */
@@ -41,7 +42,7 @@ proctype Reclaim(byte n)
 inline release(settled)
 {
 #ifndef NO_FREEING		/* held from taking out until they are free */
-	d_step { !freeing -> freeing = true };
+	d_step { !passing -> freeing++ };
 #endif
 	/* luf_lot_take(), under lot->lock */
 	d_step {
@@ -70,7 +71,7 @@ inline release(settled)
 		taken = 0
 	};
 #ifndef NO_FREEING
-	freeing = false
+	freeing--
 #endif
 }
 
@@ -104,8 +105,9 @@ proctype Drain_all()
 	};
 	drain_node();
 #ifndef NO_FREEING_WAIT		/* who took some of them is waited for */
-	d_step { !freeing -> freeing = true };
-	freeing = false;
+	d_step { !passing -> passing = true };
+	!freeing;
+	passing = false;
 #endif
 	d_step {
 		for (page : 0 .. NRECLAIM - 1) {

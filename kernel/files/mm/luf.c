@@ -134,14 +134,14 @@
  * The lot is drained by reclaim when it is full; by an allocation that may wait,
  * before it compacts or reclaims (unless these are a few pages for which a CPU
  * would have to be interrupted), after either, and before it calls the OOM killer;
- * by compaction, block by block; by kswapd when the parked pages would balance
- * the node and free pages are short; for CMA, memory offline and memory failure,
- * which want certain frames, and by whoever calls drain_all_pages() for a zone.
+ * by compaction, block by block; by kswapd when it wakes up because free pages are
+ * short; for CMA, memory offline and memory failure, which want certain frames, and
+ * by whoever calls drain_all_pages() for a zone.
  * All of these may sleep and have interrupts on. GFP_ATOMIC and PF_MEMALLOC
  * allocations never drain; kswapd serves them. luf_drain_all() also waits for
- * those who are just freeing: lot->freeing. kswapd counts parked pages as free as
- * long as free pages are not short (luf_balances()): none is reclaimed because
- * others are parked.
+ * those who are just freeing: lot->freeing. kswapd counts parked pages as free
+ * (luf_balanced()). While most of what it reclaims is parked it keeps a reserve,
+ * twice what the lot may hold; beyond that none is reclaimed because others are parked.
  *
  * R5: which CPUs are behind
  * -------------------------
@@ -179,9 +179,9 @@
  * -----
  * luf.lock and lot->lock are leaves, taken in process context only; luf.lock also
  * under page table locks. luf.mutex is held across the flush and never across the
- * freeing; lot->freeing is held across the freeing only; lot->draining is held
- * across both, outside of the others. None of them is held when anything but
- * these is waited for.
+ * freeing; lot->freeing is held across the freeing only, for reading but by
+ * luf_drain_all(), which only passes through. Neither is held when anything but the
+ * flush or these is waited for.
  *
  * What the architecture must promise (ARCH_SUPPORTS_LUF)
  * ------------------------------------------------------
@@ -210,6 +210,7 @@
 #include <linux/pagemap.h>
 #include <linux/pagevec.h>
 #include <linux/quell.h>
+#include <linux/rwsem.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
@@ -275,18 +276,23 @@ static struct luf_ledger luf = {
  * @newest:	the newest label among them
  * @nr_pages:	all of them, in pages
  * @nr_zone:	those of each zone, in pages
- * @draining:	held by those who want memory of this node, see luf_drain_some()
- * @freeing:	held from taking folios out until they are free
+ * @draining:	set while somebody does who wants memory, see luf_drain_some()
+ * @freeing:	held for reading from taking folios out until they are free
+ * @share:	how much of what kswapd reclaims is parked, of LUF_SHARE; it alone
+ *		writes it
  */
 struct luf_lot {
-	spinlock_t lock;		/* of all but @freeing */
+	spinlock_t lock;		/* of the folios, and what counts them */
 	struct list_head folios;
 	u64 newest;
 	unsigned long nr_pages;
 	unsigned long nr_zone[MAX_NR_ZONES];
-	struct mutex draining;		/* of those who want memory */
-	struct mutex freeing;		/* of those who free */
+	atomic_t draining;
+	struct rw_semaphore freeing;
+	unsigned int share;
 };
+
+#define LUF_SHARE	64
 
 static struct luf_lot *luf_lots[MAX_NUMNODES] __read_mostly;
 
@@ -429,8 +435,7 @@ static void luf_lot_init(struct luf_lot *lot)
 {
 	spin_lock_init(&lot->lock);
 	INIT_LIST_HEAD(&lot->folios);
-	mutex_init(&lot->draining);
-	mutex_init(&lot->freeing);
+	init_rwsem(&lot->freeing);
 }
 
 /* Park the folios of @list, all of the lot's node. */
@@ -554,7 +559,7 @@ static void luf_free_batch(struct folio_batch *fbatch)
 	free_unref_folios(fbatch);
 }
 
-/* What is freed in one go; others may wait for it. */
+/* What is freed before anybody else may run. */
 #define LUF_RELEASE_BATCH	256
 
 /*
@@ -568,7 +573,7 @@ static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 	LIST_HEAD(list);
 
 	do {
-		mutex_lock(&lot->freeing);
+		down_read(&lot->freeing);
 		nr_pages = luf_lot_take(lot, settled,
 					min(want - released, LUF_RELEASE_BATCH),
 					&list);
@@ -578,7 +583,7 @@ static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 			count_vm_events(LUF_RELEASE, nr_pages);
 			luf_for_batches(&list, luf_free_batch);
 		}
-		mutex_unlock(&lot->freeing);
+		up_read(&lot->freeing);
 		released += nr_pages;
 		cond_resched();
 	} while (nr_pages && released < want);
@@ -640,21 +645,21 @@ static bool luf_drain_node(int nid, enum luf_drain_reason reason,
 }
 
 /*
- * The same for who wants memory: @enough pages that need no interrupt will do,
- * and so does what somebody else is just draining.
+ * The same for who wants memory: @enough pages that need no interrupt will do. Of
+ * several at once one drains, and the others do not wait for it: it may have to
+ * wait for a CPU longer than it takes to reclaim.
  */
 static bool luf_drain_some(int nid, enum luf_drain_reason reason,
 			   unsigned long enough, unsigned long want)
 {
 	struct luf_lot *lot = luf_lots[nid];
-	bool drained = true;
+	bool drained;
 
-	if (mutex_trylock(&lot->draining))
-		drained = luf_drain_aged(nid, want) >= enough ||
-			  luf_drain_node(nid, reason, want);
-	else
-		mutex_lock(&lot->draining);
-	mutex_unlock(&lot->draining);
+	if (atomic_cmpxchg_acquire(&lot->draining, 0, 1))
+		return false;
+	drained = luf_drain_aged(nid, want) >= enough ||
+		  luf_drain_node(nid, reason, want);
+	atomic_set_release(&lot->draining, 0);
 	return drained;
 }
 
@@ -804,19 +809,29 @@ void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 	luf_end();
 }
 
+/* These want the frame itself, or hand it to somebody else. */
+static bool luf_wants_frame(enum migrate_reason reason)
+{
+	return reason == MR_MEMORY_FAILURE || reason == MR_CONTIG_RANGE ||
+	       reason == MR_MEMORY_HOTPLUG || reason == MR_LONGTERM_PIN;
+}
+
 /**
  * luf_try_to_migrate - try_to_migrate(), lazily where that is safe
  * @folio:	locked, isolated from the LRU
  * @flags:	of try_to_migrate()
+ * @reason:	of the migration
  *
  * For migrate_pages_batch() only: its source folios end in luf_put_migrated()
  * or are mapped again where they were. May sleep.
  */
-void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags)
+void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
+			enum migrate_reason reason)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
-	if (!static_branch_likely(&luf_key) || folio_test_hugetlb(folio) ||
+	if (!static_branch_likely(&luf_key) || luf_wants_frame(reason) ||
+	    folio_test_hugetlb(folio) ||
 	    folio_contain_hwpoisoned_page(folio) ||
 	    !(folio_test_anon(folio) || luf_may_defer_file(folio))) {
 		try_to_migrate(folio, flags);
@@ -923,9 +938,9 @@ bool luf_park(struct folio *folio, struct list_head *parked)
 
 /*
  * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
- * that if it is full.
+ * that if it is full. Returns how many pages these were.
  */
-static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
+static unsigned long luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
 {
 	int nid = pgdat->node_id;
 	unsigned long nr_pages = 0;
@@ -948,23 +963,37 @@ static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat
 	limit = luf_node_limit(pgdat);
 	if (luf_parked(nid) > limit)
 		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1, ULONG_MAX);
+	return nr_pages;
 }
 
 /**
  * luf_park_list - put what luf_park() took into the lot
- * @parked:	folios of @pgdat; empty afterwards
- * @pgdat:	their node
+ * @parked:		folios of @pgdat; empty afterwards
+ * @pgdat:		their node
+ * @nr_reclaimed:	pages that were reclaimed with them, and they
  *
  * May sleep.
  */
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
+void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
+		   unsigned int nr_reclaimed)
 {
-	if (list_empty(parked))
+	int nid = pgdat->node_id;
+	unsigned long nr_pages = 0;
+	struct luf_lot *lot;
+
+	if (!list_empty(parked))
+		nr_pages = luf_put_into_lot(parked, pgdat);
+	else if (!static_branch_likely(&luf_key))
 		return;
-	luf_put_into_lot(parked, pgdat);
+	if (!current_is_kswapd() || !nr_reclaimed)
+		return;
+	lot = luf_lots[nid];
+	lot->share -= lot->share / 8;
+	if (nr_pages >= nr_reclaimed / 2)
+		lot->share += LUF_SHARE / 8;
 	/* kswapd takes its time; somebody may be waiting for pages meanwhile. */
-	if (current_is_kswapd())
-		luf_drain_aged(pgdat->node_id, ULONG_MAX);
+	if (nr_pages)
+		luf_drain_aged(nid, ULONG_MAX);
 }
 
 /**
@@ -981,12 +1010,9 @@ void luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 	if (likely(!(current->tlb_ubc.luf_state & LUF_MOVING)) ||
 	    luf_mutant(MIGRATE_FREE))
 		goto put;
-	/* These want the frame itself, or hand it to somebody else. */
-	if (reason == MR_MEMORY_FAILURE || reason == MR_CONTIG_RANGE ||
-	    reason == MR_MEMORY_HOTPLUG || reason == MR_LONGTERM_PIN)
-		goto settle;
-	if (folio_test_hugetlb(folio) || __folio_test_movable(folio) ||
-	    folio_test_mlocked(folio) || !folio_ref_freeze(folio, 1))
+	if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
+	    __folio_test_movable(folio) || folio_test_mlocked(folio) ||
+	    !folio_ref_freeze(folio, 1))
 		goto settle;
 
 	/* One that was freed under us has not been taken off yet. */
@@ -1128,10 +1154,12 @@ bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
 		if (!luf_lots[nid] ||
 		    !READ_ONCE(luf_lots[nid]->nr_zone[zone_idx(zone)]))
 			continue;
-		if (reclaimed || order || luf_parked(nid) >= LUF_ALLOC_BATCH)
-			drained |= luf_drain_some(nid, LUF_DRAIN_ALLOC, 1, want);
-		else
+		if (!reclaimed && !order && luf_parked(nid) < LUF_ALLOC_BATCH)
 			drained |= luf_drain_aged(nid, want);
+		else if (luf_drain_some(nid, LUF_DRAIN_ALLOC, 1, want))
+			drained = true;
+		else if (reclaimed)
+			drained |= luf_drain_node(nid, LUF_DRAIN_ALLOC, want);
 	}
 	return drained;
 }
@@ -1147,37 +1175,40 @@ void luf_drain_for_compact(struct zone *zone)
 	int nid = zone_to_nid(zone);
 
 	if (luf_parked(nid))
-		luf_drain_some(nid, LUF_DRAIN_OTHER, ULONG_MAX, ULONG_MAX);
-}
-
-static bool luf_parked_lifts(struct zone *zone, int order, unsigned long mark,
-			     int highest_zoneidx)
-{
-	struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
-	unsigned long parked = lot ? READ_ONCE(lot->nr_zone[zone_idx(zone)]) : 0;
-	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
-
-	return parked && __zone_watermark_ok(zone, order, mark, highest_zoneidx,
-					     0, free + parked);
+		luf_drain_node(nid, LUF_DRAIN_OTHER, ULONG_MAX);
 }
 
 /**
- * luf_balances - do parked pages spare kswapd's work?
- * @zone:		of the node
+ * luf_balanced - zone_watermark_ok_safe() for kswapd: may it rest?
+ * @zone:		of its node
  * @order:		that is wanted
  * @mark:		that kswapd wants to reach, in pages
  * @highest_zoneidx:	of the allocation
  *
- * They do where free pages are over the low watermark, and over @mark together
- * with what is parked. When they fall below, kswapd wakes up and most of what is
- * parked needs no flush any more.
+ * Parked pages count as free ones; but kswapd wakes up when free pages are below
+ * the low watermark, and with one flush there shall then be many. So it fills the
+ * lot, and rests when there is as much in free pages above that watermark, where
+ * these come from the last flush: then it has the time until these are used up
+ * for the next. Only where most of what it reclaims is parked.
  */
-bool luf_balances(struct zone *zone, int order, unsigned long mark,
+bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx)
 {
-	return zone_watermark_ok_safe(zone, order, low_wmark_pages(zone),
-				      highest_zoneidx) &&
-	       luf_parked_lifts(zone, order, mark, highest_zoneidx);
+	struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
+	unsigned long parked = lot ? READ_ONCE(lot->nr_zone[zone_idx(zone)]) : 0;
+	unsigned long low = low_wmark_pages(zone);
+	unsigned long free;
+
+	if (!parked)
+		return zone_watermark_ok_safe(zone, order, mark, highest_zoneidx);
+	if (!zone_watermark_ok_safe(zone, order, low, highest_zoneidx))
+		return false;
+	free = zone_page_state(zone, NR_FREE_PAGES);
+	if (READ_ONCE(lot->share) > LUF_SHARE / 2)
+		mark = max(mark, low + 2 * luf_lot_limit(zone_managed_pages(zone),
+							 high_wmark_pages(zone)));
+	return __zone_watermark_ok(zone, order, mark, highest_zoneidx, 0,
+				   free + parked);
 }
 
 /**
@@ -1186,8 +1217,7 @@ bool luf_balances(struct zone *zone, int order, unsigned long mark,
  * @order:		that is wanted
  * @highest_zoneidx:	up to this zone
  *
- * With a flush only if that ends kswapd's work; more often would only be more
- * flushes. May sleep.
+ * With a flush only if free pages are short, and it is worth it. May sleep.
  *
  * Return: true if it is worth looking at the watermarks again.
  */
@@ -1205,19 +1235,13 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 	for (i = 0; i <= highest_zoneidx; i++) {
 		struct zone *zone = &pgdat->node_zones[i];
 
-		if (luf_balances(zone, order, high_wmark_pages(zone),
-				 highest_zoneidx))
-			return true;
+		if (zone_watermark_ok_safe(zone, order, low_wmark_pages(zone),
+					   highest_zoneidx))
+			return drained;
 	}
-	for (i = 0; i <= highest_zoneidx; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
-
-		if (luf_parked_lifts(zone, order, high_wmark_pages(zone),
-				     highest_zoneidx))
-			return luf_drain_some(nid, LUF_DRAIN_KSWAPD,
-					      ULONG_MAX, ULONG_MAX);
-	}
-	return drained;
+	if (luf_parked(nid) < luf_node_limit(pgdat) / 2)
+		return drained;
+	return luf_drain_some(nid, LUF_DRAIN_KSWAPD, ULONG_MAX, ULONG_MAX);
 }
 
 /**
@@ -1234,8 +1258,8 @@ void luf_drain_all(void)
 			continue;
 		luf_drain_node(nid, LUF_DRAIN_OTHER, ULONG_MAX);
 		/* Somebody else may have taken folios and not freed them yet. */
-		mutex_lock(&luf_lots[nid]->freeing);
-		mutex_unlock(&luf_lots[nid]->freeing);
+		down_write(&luf_lots[nid]->freeing);
+		up_write(&luf_lots[nid]->freeing);
 	}
 }
 

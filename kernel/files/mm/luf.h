@@ -33,14 +33,16 @@ void __luf_write_fault(struct mm_struct *mm);
 
 void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
 bool luf_park(struct folio *folio, struct list_head *parked);
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat);
-void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags);
+void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
+		   unsigned int nr_reclaimed);
+void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
+			enum migrate_reason reason);
 void luf_put_migrated(struct folio *folio, enum migrate_reason reason);
 bool luf_begin_migrate(void);
 void luf_end_migrate(bool outer);
 bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
 			 const struct alloc_context *ac, bool reclaimed);
-bool luf_balances(struct zone *zone, int order, unsigned long mark,
+bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx);
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 			  int highest_zoneidx);
@@ -90,7 +92,9 @@ static inline void luf_write_fault(struct mm_struct *mm)
 #else /* !CONFIG_QUELL_LUF */
 
 #define luf_try_to_unmap(folio, flags)		try_to_unmap(folio, flags)
-#define luf_try_to_migrate(folio, flags)	try_to_migrate(folio, flags)
+#define luf_try_to_migrate(folio, flags, reason)	\
+	((void)(reason), try_to_migrate(folio, flags))
+#define luf_balanced(...)			zone_watermark_ok_safe(__VA_ARGS__)
 
 static inline bool luf_park(struct folio *folio, struct list_head *parked)
 {
@@ -98,7 +102,8 @@ static inline bool luf_park(struct folio *folio, struct list_head *parked)
 }
 
 static inline void luf_park_list(struct list_head *parked,
-				 struct pglist_data *pgdat)
+				 struct pglist_data *pgdat,
+				 unsigned int nr_reclaimed)
 {
 }
 
@@ -129,12 +134,6 @@ static inline void luf_write_fault(struct mm_struct *mm)
 static inline bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
 				       const struct alloc_context *ac,
 				       bool reclaimed)
-{
-	return false;
-}
-
-static inline bool luf_balances(struct zone *zone, int order,
-				unsigned long mark, int highest_zoneidx)
 {
 	return false;
 }

@@ -35,6 +35,31 @@ struct quell_dir {
 	struct quell_mechanism *mechanism;
 };
 
+struct quell_word {
+	const char *start;
+	int len;
+	bool minus;
+};
+
+static bool __init quell_word_is(const struct quell_word *word, const char *text)
+{
+	return word->len == strlen(text) && !strncmp(word->start, text, word->len);
+}
+
+/* Take the first word off @param. Returns false if there is none. */
+static bool __init quell_next_word(const char **param, struct quell_word *word)
+{
+	const char *end = strchrnul(*param, ',');
+
+	if (!**param)
+		return false;
+	word->minus = **param == '-';
+	word->start = *param + word->minus;
+	word->len = end - word->start;
+	*param = *end ? end + 1 : end;
+	return true;
+}
+
 /*
  * Does @param switch the mechanism @name on? @linux_own: "off" does not mean
  * this one.
@@ -42,25 +67,19 @@ struct quell_dir {
 static bool __init quell_param_wants(const char *param, const char *name,
 				     bool linux_own)
 {
-	const char *word = param;
+	struct quell_word word;
 	bool wanted = true;
 
 	if (*param && *param != '-' && !str_has_prefix(param, "on"))
 		wanted = linux_own;
 
-	while (*word) {
-		const char *end = strchrnul(word, ',');
-		bool minus = *word == '-';
-		const char *start = word + minus;
-		size_t len = end - start;
-
-		if (len == 2 && !strncmp(start, "on", len))
+	while (quell_next_word(&param, &word)) {
+		if (quell_word_is(&word, "on"))
 			wanted = true;
-		else if (len == 3 && !strncmp(start, "off", len))
+		else if (quell_word_is(&word, "off"))
 			wanted = linux_own;
-		else if (len == strlen(name) && !strncmp(start, name, len))
-			wanted = !minus;
-		word = *end ? end + 1 : end;
+		else if (quell_word_is(&word, name))
+			wanted = !word.minus;
 	}
 	return wanted;
 }
@@ -170,23 +189,18 @@ int __init quell_register(struct quell_mechanism *m)
 /* A word in quell= that is no mechanism is most likely a typing error. */
 static int __init quell_check_param(void)
 {
-	const char *word = quell_param;
+	const char *param = quell_param;
+	struct quell_mechanism *m;
+	struct quell_word word;
 
-	while (*word) {
-		const char *end = strchrnul(word, ',');
-		const char *start = word + (*word == '-');
-		int len = end - start;
-		struct quell_mechanism *m;
-		bool known = (len == 2 && !strncmp(start, "on", 2)) ||
-			     (len == 3 && !strncmp(start, "off", 3));
+	while (quell_next_word(&param, &word)) {
+		bool known = quell_word_is(&word, "on") || quell_word_is(&word, "off");
 
 		list_for_each_entry(m, &quell_mechanisms, list)
-			known |= len == strlen(m->name) &&
-				 !strncmp(start, m->name, len);
+			known |= quell_word_is(&word, m->name);
 		if (!known)
 			pr_warn("quell=: no mechanism is called '%.*s'\n",
-				len, start);
-		word = *end ? end + 1 : end;
+				word.len, word.start);
 	}
 	return 0;
 }

@@ -18,40 +18,32 @@
 #include <linux/quell.h>
 #include <linux/smp.h>
 
+#define QUELL_STOCK_MECHANISM(_name)					\
+DEFINE_STATIC_KEY_TRUE(quell_##_name##_key);				\
+									\
+static struct quell_mechanism _name = {					\
+	.name		= #_name,					\
+	.key		= &quell_##_name##_key.key,			\
+	.linux_own	= true,						\
+};									\
+									\
+static int __init _name##_init(void)					\
+{									\
+	return quell_register(&_name);					\
+}									\
+subsys_initcall(_name##_init)
+
 #ifdef CONFIG_QUELL_UNMAP_BATCH
-DEFINE_STATIC_KEY_TRUE(quell_unmap_batch_key);
-
-static struct quell_mechanism unmap_batch = {
-	.name		= "unmap_batch",
-	.key		= &quell_unmap_batch_key.key,
-	.linux_own	= true,
-};
-
-static int __init unmap_batch_init(void)
-{
-	return quell_register(&unmap_batch);
-}
-subsys_initcall(unmap_batch_init);
+QUELL_STOCK_MECHANISM(unmap_batch);
 #endif
 
 #ifdef CONFIG_QUELL_ZAP_BATCH
-DEFINE_STATIC_KEY_TRUE(quell_zap_batch_key);
-
-static struct quell_mechanism zap_batch = {
-	.name		= "zap_batch",
-	.key		= &quell_zap_batch_key.key,
-	.linux_own	= true,
-};
-
-static int __init zap_batch_init(void)
-{
-	return quell_register(&zap_batch);
-}
-subsys_initcall(zap_batch_init);
+QUELL_STOCK_MECHANISM(zap_batch);
 #endif
 
 #ifdef CONFIG_QUELL_CONCURRENT
-DEFINE_STATIC_KEY_TRUE(quell_concurrent_key);
+QUELL_STOCK_MECHANISM(concurrent);
+
 static DEFINE_PER_CPU(struct cpumask, quell_remote);
 
 /**
@@ -76,16 +68,4 @@ void quell_flush_serial(const struct cpumask *mask,
 	if (cpumask_test_cpu(cpu, mask))
 		on_each_cpu_cond_mask(cond, func, info, true, cpumask_of(cpu));
 }
-
-static struct quell_mechanism concurrent = {
-	.name		= "concurrent",
-	.key		= &quell_concurrent_key.key,
-	.linux_own	= true,
-};
-
-static int __init concurrent_init(void)
-{
-	return quell_register(&concurrent);
-}
-subsys_initcall(concurrent_init);
 #endif

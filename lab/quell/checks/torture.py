@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, measure, proc, source, tree, ui, workload
+from quell import build, machine, measure, source, ui, workload
 from quell.checks import CheckResult
-from quell.checks.vm import SELFTESTS, read_tap
+from quell.checks.vm import read_tap, selftests
 from quell.errors import QuellError
 from quell.paths import Cache
 
@@ -30,8 +30,18 @@ MUTANTS = "/sys/module/luf_debug/parameters/mutants"
 MEMORY_MIB = 256
 NODES = 2
 INTACT_S = 60
-MUTANT_S = 30
+VARIANT_S = 15
+MUTANT_S = 15
 FULL_READS = 10**8
+# The same kernel as others boot it: what is preempted where, what happens to freed
+# memory, when the TLB is flushed anyhow.
+VARIANTS = {
+    "preempt=full": ("preempt=full",),
+    "preempt=none": ("preempt=none",),
+    "page table isolation": ("pti=on",),
+    "no PCID": ("nopcid", "pti=off"),
+    "freed memory is touched": ("init_on_free=1", "page_poison=1", "page_owner=on"),
+}
 # What a guest may take longer than the torture itself: boot, preparing files, stopping.
 _MARGIN_S = 150
 
@@ -61,16 +71,6 @@ class Outcome:
     reads: int
     rate: int
     problems: tuple[str, ...]
-
-
-def numa(nodes: int, memory_mib: int) -> list[str]:
-    """QEMU's arguments for a guest whose memory and CPUs (one each) are in ``nodes`` nodes."""
-    # Sockets, as no core spans two nodes.
-    argv = ["-smp", f"{nodes},sockets={nodes},cores=1,threads=1"]
-    for node in range(nodes):
-        argv += ["-object", f"memory-backend-ram,id=node{node},size={memory_mib // nodes}M"]
-        argv += ["-numa", f"node,nodeid={node},cpus={node},memdev=node{node}"]
-    return argv
 
 
 def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome:
@@ -119,9 +119,8 @@ class _Bench:
 
     def boot(self, words: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
         return machine.run_script(
-            self.image, list(words), memory=f"{MEMORY_MIB}M", cpus=NODES, append=append,
-            timeout=timeout, data=self.disk, fail_on_oops=False,
-            qemu=numa(NODES, MEMORY_MIB), cache=self.cache,
+            self.image, list(words), cpus=NODES, append=append, timeout=timeout, data=self.disk,
+            fail_on_oops=False, nodes=(MEMORY_MIB // NODES * machine.MIB,) * NODES, cache=self.cache,
         )  # fmt: skip
 
     def torture(self, args: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
@@ -135,9 +134,11 @@ class _Bench:
         return [name for name in guest.stdout.split() if name != "none"]
 
 
-def _intact(bench: _Bench, args: Sequence[str], timeout: float) -> tuple[bool, str]:
+def _intact(
+    bench: _Bench, args: Sequence[str], timeout: float, name: str, append: Sequence[str] = ()
+) -> tuple[bool, str]:
     """Torture the kernel as it is; whether it came through, and what to show."""
-    guest = bench.torture(args, (), timeout)
+    guest = bench.torture(args, append, timeout)
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     _, failed, _ = read_tap(guest.stdout)
     problems = list(outcome.problems) + failed
@@ -146,10 +147,10 @@ def _intact(bench: _Bench, args: Sequence[str], timeout: float) -> tuple[bool, s
     if guest.exit_code and not problems:
         problems.append(f"{PROGRAM} exited with {guest.exit_code}")
     if problems:
-        return False, "not ok: intact\n" + "\n".join(f"  {text}" for text in problems) + (
+        return False, f"not ok: {name}\n" + "\n".join(f"  {text}" for text in problems) + (
             f"\n{guest.stdout}{guest.stderr}"
         )
-    return True, f"intact: {outcome.reads:,} reads checked, {outcome.rate:,} per second, no violation"
+    return True, f"{name}: {outcome.reads:,} reads checked, {outcome.rate:,} per second, no violation"
 
 
 # The programs that look for single cases, then the torture, until somebody complains.
@@ -188,15 +189,6 @@ def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
     return True, f"{name:<28} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
 
 
-def compile_programs(folder: Path) -> Path:
-    """The torture program, compiled into ``folder``, and beside it those of FOCUSED."""
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
-    for name in (*FOCUSED, PROGRAM):
-        text = tree.kernel_dir() / SELFTESTS / f"{name}.c"
-        proc.run(["gcc", *flags, "-o", folder / name, text], timeout=300)
-    return folder / PROGRAM
-
-
 def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResult:
     kernel = build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"]
     with tempfile.TemporaryDirectory(prefix="torture-", dir=cache.folder("run")) as temp:
@@ -205,15 +197,22 @@ def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResu
         root.mkdir()
         disk = folder / "disk.ext4"
         workload.make_ext4(disk, root)
-        return use(_Bench(kernel.image, compile_programs(folder), disk, cache))
+        return use(_Bench(kernel.image, selftests(folder)[PROGRAM], disk, cache))
 
 
 def run(cache: Cache) -> CheckResult:
-    """Torture the debug kernel as it is."""
+    """Torture the debug kernel as it is, and for a while as others boot it."""
 
     def as_it_is(bench: _Bench) -> CheckResult:
-        good, text = _intact(bench, ["--seconds", str(INTACT_S)], INTACT_S + _MARGIN_S)
-        return CheckResult(int(good), int(not good), 0, text)
+        results = []
+        guests = [("intact", (), INTACT_S)]
+        guests += [(name, append, VARIANT_S) for name, append in VARIANTS.items()]
+        for name, append, seconds in guests:
+            args = ["--seconds", str(seconds)]
+            results.append(_intact(bench, args, seconds + _MARGIN_S, name, append))
+        passed = sum(good for good, _ in results)
+        text = "\n".join(text for _, text in results)
+        return CheckResult(passed, len(results) - passed, 0, text)
 
     return _with_bench(cache, as_it_is)
 
@@ -244,7 +243,7 @@ def run_full(cache: Cache) -> CheckResult:
     """Torture the debug kernel as it is until it has checked FULL_READS reads."""
 
     def only_long(bench: _Bench) -> CheckResult:
-        good, text = _intact(bench, ["--reads", str(FULL_READS)], 4 * 3600)
+        good, text = _intact(bench, ["--reads", str(FULL_READS)], 4 * 3600, "intact")
         return CheckResult(int(good), int(not good), 0, text)
 
     return _with_bench(cache, only_long)

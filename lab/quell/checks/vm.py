@@ -8,6 +8,7 @@ The selftests are C programs that lie where Linux keeps such tests, in
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,8 +78,8 @@ def read_tap(text: str) -> tuple[list[str], list[str], list[str]]:
     return found
 
 
-def _programs(folder: Path) -> dict[str, Path]:
-    """The selftests, compiled into ``folder``."""
+def selftests(folder: Path) -> dict[str, Path]:
+    """The selftests by name, compiled into ``folder``."""
     built = {}
     for path in sorted((tree.kernel_dir() / SELFTESTS).glob("*.c")):
         built[path.stem] = folder / path.stem
@@ -103,7 +104,7 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     root.mkdir()
     disk = temp / "disk.ext4"
     workload.make_ext4(disk, root)
-    for name, program in _programs(temp).items():
+    for name, program in selftests(temp).items():
         guest = machine.run_script(
             image, [str(program), measure.DATA_DIR], data=disk, timeout=300,
             nodes=(256 * machine.MIB,) * 2 if name in _NEED_NODES else (), cache=cache,
@@ -114,7 +115,7 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """luf_stale on every file system that opted in, but for ext4: see above."""
     prereq.ensure(prereq.FILE_SYSTEMS)
-    program = _programs(temp)["luf_stale"]
+    program = selftests(temp)["luf_stale"]
     for name, script in _FILE_SYSTEMS.items():
         script = f"set -e; PATH=$PATH:/usr/sbin:/sbin; T={program}; I=/dev/shm/image; M=/mnt; {script}"
         guest = machine.run_script(image, script, memory="1G", timeout=300, cache=cache)
@@ -136,6 +137,46 @@ def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
         parked = measure.sample(guest.frames).extras["luf_park"] if guest.frames else -1
         tally.check(
             parked > 1000 if parks else parked == 0, f"{name}: luf_park rose by {parked}"
+        )
+
+
+# Memory blocks go and come back while a workload that checks what it reads is at work.
+_HOTPLUG = """
+WORK & work=$!; gone=0
+for round in 1 2 3 4; do
+	for block in /sys/devices/system/memory/memory*; do
+		case $(cat $block/valid_zones) in *Movable*) ;; *) continue;; esac
+		timeout 20 sh -c "echo offline > $block/state" && gone=$((gone + 1))
+		sleep 0.2
+		echo online_movable > $block/state || :
+	done
+done
+wait $work || exit
+echo "$gone blocks were taken away" >&2
+[ $gone -ge 4 ]
+"""
+_CGROUP_V1 = """
+mount -t cgroup -o memory none /mnt && mkdir /mnt/it && echo 64M > /mnt/it/memory.limit_in_bytes &&
+echo $$ > /mnt/it/cgroup.procs && exec WORK
+"""
+_SURROUNDINGS = {
+    "memory goes and comes": (_HOTPLUG, "640M", ("movablecore=384M",)),
+    "limit of a version 1 cgroup": (_CGROUP_V1, "256M", ()),
+}
+
+
+def _surroundings(tally: _Tally, image: Path, cache: Cache) -> None:
+    """mapped-read's program, which checks all that it reads, where things are not as usual."""
+    one = workload.select(["mapped-read"])[0]
+    ready = workload.prepare(one, machine.parse_memory("128M"), cache, {})
+    for name, (script, memory, append) in _SURROUNDINGS.items():
+        guest = machine.run_script(
+            image, script.replace("WORK", shlex.join(ready.argv)), data=ready.data,
+            stage=ready.program, memory=memory, append=append, timeout=300, cache=cache,
+        )  # fmt: skip
+        parked = measure.sample(guest.frames).extras["luf_park"] if guest.frames else -1
+        tally.check(
+            guest.exit_code == 0 and parked > 1000, name, f"luf_park rose by {parked}\n{guest.stderr}"
         )
 
 
@@ -165,6 +206,7 @@ def run(cache: Cache) -> CheckResult:
             lambda: _selftests(tally, kernel.image, folder, cache),
             lambda: _file_systems(tally, kernel.image, folder, cache),
             lambda: _mapped_read(tally, kernel.image, cache),
+            lambda: _surroundings(tally, kernel.image, cache),
             lambda: _boot_parameter(tally, kernel.image, cache),
         ]
         for part in parts:

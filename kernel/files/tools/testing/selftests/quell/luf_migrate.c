@@ -17,12 +17,15 @@
  *	force		written through /proc/self/mem, against their PTEs
  *	unmap		the address range is replaced
  *
- * Nothing else happens in the mm in between. The last test forks all the time
- * while pages that are written to are moved: not one write may be lost.
+ * Nothing else happens in the mm in between. The last tests write protect pages
+ * that are written to, and leave the flush for later, while these are moved: not
+ * one write may be lost.
  */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdatomic.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -33,6 +36,9 @@
 #define POISON	0xdeaddeaddeaddeadUL
 #define LOOKS	2000
 #define REFILL	(32UL << 20)
+#ifndef UFFD_FEATURE_WP_ASYNC
+#define UFFD_FEATURE_WP_ASYNC	(1 << 15)
+#endif
 #define MOVE_ALL	4		/* MPOL_MF_MOVE_ALL */
 
 struct reader {
@@ -260,12 +266,17 @@ static void run(const struct test *t)
 		   t->name, reads, stale, wrong, moved, rounds * (int)PAGES);
 }
 
-/* Many, so that fork() takes its time between the first and the flush. */
-#define BEHIND	3000
+/*
+ * Not one write may be lost while pages move and are write protected meanwhile by
+ * somebody who flushes later: the counters first, then so many others that this
+ * takes a while.
+ */
+#define BEHIND	4096
 
 static volatile uint64_t *counters;
 static uint64_t counted[PAGES];
 static atomic_bool counting;
+static int uffd;
 
 static void *count_all(void *arg)
 {
@@ -287,45 +298,97 @@ static void *move_all(void *arg)
 	return NULL;
 }
 
-static void lose_writes(void)
+/* Compaction moves pages of an mm that somebody else has locked. */
+static void *compact_all(void *arg)
 {
-	int lost = 0, wait_for = 0;
-	pthread_t writer, mover;
-	char *behind;
-
-	counters = map_anon();
-	for (int i = 0; i < PAGES; i++)
-		counters[i * PAGE / 8] = 0;
-	behind = mmap(NULL, BEHIND * PAGE, PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (behind == MAP_FAILED)
-		die("mmap");
-	for (int i = 0; i < BEHIND; i++) {
-		behind[i * PAGE] = 1;
-		if (i % 2 && mprotect(behind + i * PAGE, PAGE, PROT_READ))
-			die("mprotect");
+	(void)arg;
+	while (atomic_load(&counting)) {
+		move(counters, 1);
+		move(counters, 0);
+		for (int i = 0; i < 3; i++)
+			write_file("/sys/devices/system/node/node0/compact", "1");
 	}
+	return NULL;
+}
 
+static void by_fork(void)
+{
+	pid_t child = fork();
+
+	if (child < 0)
+		die("fork");
+	if (!child)
+		_exit(0);
+	waitpid(child, NULL, 0);
+}
+
+static void by_userfaultfd(void)
+{
+	struct uffdio_writeprotect protect = {
+		.range.start = (unsigned long)counters,
+		.range.len = (PAGES + BEHIND) * PAGE,
+		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
+	};
+
+	if (ioctl(uffd, UFFDIO_WRITEPROTECT, &protect))
+		die("UFFDIO_WRITEPROTECT");
+}
+
+/* A write fault takes the protection away, without anybody's help. */
+static bool register_userfaultfd(void)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API, .features = UFFD_FEATURE_WP_ASYNC,
+	};
+	struct uffdio_register area = {
+		.range.start = (unsigned long)counters,
+		.range.len = (PAGES + BEHIND) * PAGE,
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) &&
+	       !ioctl(uffd, UFFDIO_REGISTER, &area);
+}
+
+static void lose_writes(const char *name, void (*protect)(void),
+			void *(*mover_thread)(void *arg), int times)
+{
+	pthread_t writer, mover;
+	long moved;
+	int lost = 0;
+
+	counters = mmap(NULL, (PAGES + BEHIND) * PAGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (counters == MAP_FAILED)
+		die("mmap");
+	madvise((void *)counters, (PAGES + BEHIND) * PAGE, MADV_NOHUGEPAGE);
+	for (int i = 0; i < PAGES + BEHIND; i++)
+		counters[i * PAGE / 8] = 0;
+	memset(counted, 0, sizeof(counted));
+	if (protect == by_userfaultfd && !register_userfaultfd())
+		die("userfaultfd");
+
+	moved = vm_counter("pgmigrate_success");
 	atomic_store(&counting, true);
 	if (pthread_create(&writer, NULL, count_all, NULL) ||
-	    pthread_create(&mover, NULL, move_all, NULL))
+	    pthread_create(&mover, NULL, mover_thread, NULL))
 		die("pthread_create");
-	for (int i = 0; i < rounds * 5; i++) {
-		pid_t child = fork();
-
-		if (child < 0)
-			die("fork");
-		if (!child)
-			_exit(0);
-		wait_for += waitpid(child, NULL, 0) == child;
-	}
+	for (int i = 0; i < times; i++)
+		protect();
 	atomic_store(&counting, false);
 	pthread_join(writer, NULL);
 	pthread_join(mover, NULL);
+	moved = vm_counter("pgmigrate_success") - moved;
 	for (int i = 0; i < PAGES; i++)
 		lost += counters[i * PAGE / 8] != counted[i];
-	tap_result(!lost, "luf_migrate lost writes: in %d of %d pages, %lu writes, %d forks",
-		   lost, (int)PAGES, (unsigned long)counted[0] * PAGES, wait_for);
+	tap_result(!lost && moved > 0,
+		   "luf_migrate lost writes, %s: in %d of %d pages, %lu writes, protected %d times, moved %ld pages",
+		   name, lost, (int)PAGES, (unsigned long)counted[0] * PAGES,
+		   times, moved);
+	munmap((void *)counters, (PAGES + BEHIND) * PAGE);
+	if (protect == by_userfaultfd)
+		close(uffd);
 }
 
 int main(int argc, char **argv)
@@ -350,7 +413,8 @@ int main(int argc, char **argv)
 	pin(0);
 	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
 		run(&tests[i]);
-	lose_writes();
+	lose_writes("userfaultfd", by_userfaultfd, move_all, rounds * 25);
+	lose_writes("fork", by_fork, compact_all, rounds * 5);
 	unlink(path);
 	return tap_end();
 }

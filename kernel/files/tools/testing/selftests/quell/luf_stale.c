@@ -13,6 +13,7 @@
  *
  *	release		the frames are given back and refilled with a pattern
  *	full lot	the same, because there is no room in the lot
+ *	older		the same, after a flush of what was owed before the reader came
  *	write		the file is opened for writing and written
  *	truncate	the file is truncated and grown again
  *	swap-boot	ext4 swaps the file's content with its boot loader inode's
@@ -25,22 +26,31 @@
  * and then reads the old content has used a stale entry: a violation. Nothing
  * else happens in the mm in between, because a second madvise() or munmap()
  * would flush and hide it. Each test also wants to see, in luf_park, that the
- * folios were parked. The last ones look whether folios that must not be parked
- * are not, whether parked pages are accounted for, and whether a window that
- * nothing ends is closed in time.
+ * folios were parked. Two more are races: an opener against the page-out, two
+ * drains against each other (which shows only in the ledger of
+ * CONFIG_QUELL_LUF_DEBUG). The last ones look whether folios that must not be
+ * parked are not, whether parked pages are accounted for, and whether a window
+ * that nothing ends is closed in time.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <linux/fs.h>
 #include <linux/magic.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include "util.h"
 
+#ifndef FICLONE
+#define FICLONE			_IOW(0x94, 9, int)
+#endif
 #define EXT4_IOC_SWAP_BOOT	_IO('f', 17)
+#define F2FS_IOC_START_ATOMIC_WRITE	_IO(0xf5, 1)
+#define F2FS_IOC_COMMIT_ATOMIC_WRITE	_IO(0xf5, 2)
 
 #define OLD	0x01d01d01d01d01d0UL
 #define NEW	0x4e3e4e3e4e3e4e3eUL
@@ -137,6 +147,31 @@ static void do_release(struct reader *r)
 {
 	write_file(QUELL_SYSFS "luf/drain", "1");
 	do_refill(r);
+}
+
+/*
+ * Before the reader comes something else is owed. As its CPU switches to it, that
+ * CPU catches up with that, and not with what the reader caches from then on.
+ */
+static void prepare_older(void)
+{
+	static void *map;
+
+	if (map)
+		munmap(map, SIZE);
+	map = map_file(other_path, MAP_SHARED);
+	touch_on_other_cpu(map);
+	pageout(map, "luf_park");
+}
+
+static void do_older(struct reader *r)
+{
+	int fd = open(other_path, O_RDWR);
+
+	if (fd < 0)
+		die(other_path);
+	close(fd);
+	do_release(r);
 }
 
 static void do_write(struct reader *r)
@@ -244,6 +279,8 @@ static const struct test {
 	  .old_is_fine = true },
 	{ .name = "full lot",	.flags = MAP_SHARED,	.change = do_refill,
 	  .old_is_fine = true,	.lot_pages = "1" },
+	{ .name = "older",	.flags = MAP_SHARED,	.change = do_older,
+	  .old_is_fine = true,	.prepare = prepare_older },
 	{ .name = "write",	.flags = MAP_SHARED,	.change = do_write },
 	{ .name = "truncate",	.flags = MAP_SHARED,	.change = do_truncate },
 	{ .name = "swap-boot",	.flags = MAP_SHARED,	.change = do_swap_boot,
@@ -300,6 +337,107 @@ static void run(const struct test *t)
 		   t->name, reads, stale, wrong, parked, rounds * (int)PAGES);
 }
 
+/* --- Races ---------------------------------------------------------------- */
+
+static volatile uint64_t *race_map;
+static atomic_bool racing;
+
+static void *open_and_write(void *arg)
+{
+	unsigned long *stale = arg;
+
+	pin(1);
+	for (uint64_t i = 1; i <= (uint64_t)rounds * 25; i++) {
+		int fd;
+
+		/* Hot in this CPU's TLB, and the page-out at any point. */
+		for (uint64_t n = 0; n < i * 7919 % 20000; n++)
+			(void)race_map[0];
+		fd = open(path, O_RDWR);
+		if (fd < 0 || pwrite(fd, &i, sizeof(i), 0) != sizeof(i))
+			die(path);
+		*stale += race_map[0] != i;
+		if (fsync(fd) || close(fd))
+			die(path);
+	}
+	atomic_store(&racing, false);
+	return NULL;
+}
+
+/* Reclaim looks for writers while one comes: either sees the other. */
+static void race_open(void)
+{
+	unsigned long stale = 0;
+	pthread_t writer;
+	long parked;
+
+	fill_file(path, 0);
+	race_map = map_file(path, MAP_SHARED);
+	parked = vm_counter("luf_park");
+	atomic_store(&racing, true);
+	if (pthread_create(&writer, NULL, open_and_write, &stale))
+		die("pthread_create");
+	while (atomic_load(&racing))
+		if (madvise((void *)race_map, PAGE, MADV_PAGEOUT))
+			die("MADV_PAGEOUT");
+	pthread_join(writer, NULL);
+	parked = vm_counter("luf_park") - parked;
+	tap_result(!stale && parked > 0,
+		   "luf_stale open race: %d opens, %lu stale, %ld pages parked",
+		   rounds * 25, stale, parked);
+	munmap((void *)race_map, SIZE);
+}
+
+static void *park_and_drain(void *arg)
+{
+	int fd = open(QUELL_SYSFS "luf/drain", O_WRONLY);
+	bool second = *(bool *)arg;
+	void *map;
+
+	if (fd < 0)
+		die("drain");
+	pin(second);
+	map = map_file(second ? other_path : path, MAP_SHARED);
+	for (int i = 0; i < rounds * 50; i++) {
+		for (unsigned long at = 0; at < SIZE; at += PAGE)
+			(void)*((volatile char *)map + at);
+		if (madvise(map, SIZE, MADV_PAGEOUT) || write(fd, "1", 1) != 1)
+			die("drain");
+	}
+	munmap(map, SIZE);
+	close(fd);
+	return NULL;
+}
+
+static long violations(void)
+{
+	static const char ledger[] = "/sys/module/luf_debug/parameters/violations";
+	char text[32];
+
+	if (access(ledger, R_OK))
+		return 0;
+	read_file(ledger, text, sizeof(text));
+	return atol(text);
+}
+
+/* Each drains what the other's CPU owes, while that is about to flush. */
+static void race_drains(void)
+{
+	long before = violations(), found;
+	bool second[] = { false, true };
+	pthread_t other;
+
+	fill_file(path, OLD);
+	if (pthread_create(&other, NULL, park_and_drain, &second[1]))
+		die("pthread_create");
+	park_and_drain(&second[0]);
+	pthread_join(other, NULL);
+	pin(0);
+	found = violations() - before;
+	tap_result(!found, "luf_stale two drains: %d each, %ld violations",
+		   rounds * 50, found);
+}
+
 static void try_to_park(const char *name, const char *file, bool writer,
 			bool expected)
 {
@@ -319,6 +457,66 @@ static void try_to_park(const char *name, const char *file, bool writer,
 		close(fd);
 }
 
+#define FAIL	"/sys/kernel/debug/fail_make_request/"
+
+/*
+ * The page cache has then what the disk has not, and reading the page again would
+ * change what it contains. Only where the kernel can make a write fail.
+ */
+static void fail_a_write(void)
+{
+	char failing[64];
+	struct stat st;
+	bool failed;
+	int fd;
+
+	if (access(FAIL, R_OK))
+		mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	fd = open(path, O_RDWR);
+	if (fd < 0 || fstat(fd, &st))
+		die(path);
+	snprintf(failing, sizeof(failing), "/sys/dev/block/%u:%u/make-it-fail",
+		 major(st.st_dev), minor(st.st_dev));
+	if (access(FAIL, R_OK) || access(failing, W_OK)) {
+		close(fd);
+		return;
+	}
+	put_new(fd);
+	write_file(FAIL "verbose", "0");
+	write_file(FAIL "interval", "1");
+	write_file(FAIL "probability", "100");
+	/* The data come first; the journal's write may not fail. */
+	write_file(FAIL "times", "1");
+	write_file(failing, "1");
+	failed = fsync(fd);
+	write_file(failing, "0");
+	close(fd);
+	tap_result(failed, "luf_stale: a write fails");
+	try_to_park("after a failed write", path, false, false);
+	unlink(path);
+	fill_file(path, OLD);
+}
+
+/* f2fs aborts an atomic write at times that have nothing to do with write access. */
+static void write_atomically(void)
+{
+	int fd = open(path, O_RDWR);
+
+	if (fd < 0)
+		die(path);
+	if (ioctl(fd, F2FS_IOC_START_ATOMIC_WRITE)) {
+		close(fd);
+		return;
+	}
+	put_new(fd);
+	if (ioctl(fd, F2FS_IOC_COMMIT_ATOMIC_WRITE))
+		die("F2FS_IOC_COMMIT_ATOMIC_WRITE");
+	close(fd);
+	try_to_park("after an atomic write", path, false, false);
+	unlink(path);
+	fill_file(path, OLD);
+}
+
 static long meminfo(const char *file, const char *name)
 {
 	FILE *f = fopen(file, "r");
@@ -334,6 +532,57 @@ static long meminfo(const char *file, const char *name)
 	}
 	fclose(f);
 	return value;
+}
+
+static unsigned long frame_of(const volatile void *address)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+	uint64_t entry;
+
+	if (fd < 0 || pread(fd, &entry, sizeof(entry),
+			    (off_t)((unsigned long)address / PAGE * sizeof(entry))) !=
+		      sizeof(entry))
+		die("pagemap");
+	close(fd);
+	return entry & ((1UL << 55) - 1);
+}
+
+/* Who takes certain frames out of use finds them though they are parked. */
+static void offline_parked(void)
+{
+	static const char offline[] = "/sys/devices/system/memory/soft_offline_page";
+	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
+	unsigned long frames[8];
+	struct reader r = { 0 };
+	char saved[32], text[32];
+	int fd, failed = 0;
+
+	if (access(offline, W_OK))
+		return;
+	read_file(stale_ms, saved, sizeof(saved));
+	write_file(stale_ms, "60000");
+	fill_file(path, OLD);
+	r.map = map_file(path, MAP_SHARED);
+	if (pthread_create(&r.thread, NULL, read_all, &r))
+		die("pthread_create");
+	while (!atomic_load(&r.hot))
+		;
+	for (int i = 0; i < 8; i++)
+		frames[i] = frame_of(r.map + i * 8 * PAGE / 8);
+	pageout((void *)r.map, "luf_park");
+	fd = open(offline, O_WRONLY);
+	for (int i = 0; i < 8; i++) {
+		int len = snprintf(text, sizeof(text), "%#lx", frames[i] * PAGE);
+
+		failed += write(fd, text, len) != len;
+	}
+	close(fd);
+	atomic_store(&r.stop, true);
+	pthread_join(r.thread, NULL);
+	munmap((void *)r.map, SIZE);
+	write_file(stale_ms, saved);
+	tap_result(!failed, "luf_stale offline: %d of 8 parked frames were not found",
+		   failed);
 }
 
 /*
@@ -425,12 +674,17 @@ int main(int argc, char **argv)
 	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
 		run(&tests[i]);
 
+	race_open();
+	race_drains();
 	fill_file(path, OLD);
 	try_to_park("open for reading", path, false, true);
 	try_to_park("open for writing", path, true, false);
 	fill_file("/dev/shm/luf_stale", OLD);
 	try_to_park("tmpfs", "/dev/shm/luf_stale", false, false);
 	unlink("/dev/shm/luf_stale");
+	fail_a_write();
+	write_atomically();
+	offline_parked();
 	look_at_time();
 	unlink(path);
 	unlink(other_path);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * No window stays open: the work that closes them runs as long as something is
+ * owed. Reclaimers owe a flush each; the work runs whenever it is queued. In the end,
+ * when nothing moves any more, everything that was owed has been flushed.
+ */
+#define NRECLAIM	2
+#define WORK		NRECLAIM	/* its store buffer */
+
+bool	armed;			/* luf_stale_armed */
+bool	queued;			/* luf_stale_work is pending */
+bool	owed[NRECLAIM];		/* this one's flush: what luf_owed stands for */
+bool	flushed[NRECLAIM];
+bool	stale[NRECLAIM];	/* luf_stale_label: owed when the work ran last */
+
+/* Stores wait in their process's buffer first: TSO. */
+#define A_ARMED		10
+chan buffer[NRECLAIM + 1] = [2] of { byte, bool };
+
+#define STORE(me, addr, value)	buffer[me]!addr,value
+#define MB(me)			empty(buffer[me])
+
+inline commit(p)
+{
+	buffer[p]?addr,value;
+	if
+	:: addr == A_ARMED -> armed = value
+	:: else -> owed[addr] = value
+	fi;
+	addr = 0;
+	value = false
+}
+
+active proctype Memory()
+{
+	byte addr;
+	bool value;
+
+end:	do
+	:: d_step { nempty(buffer[0]) -> commit(0) }
+	:: d_step { nempty(buffer[1]) -> commit(1) }
+	:: d_step { nempty(buffer[2]) -> commit(2) }
+	od
+}
+
+/* luf_owe(), then luf_keep_closing() */
+proctype Reclaim(byte me)
+{
+	STORE(me, me, true);
+#ifndef NO_KEEP_MB
+	MB(me);
+#endif
+	if
+	:: armed
+	:: !armed ->
+		STORE(me, A_ARMED, true);
+		/* luf_arm(): a locked instruction */
+		d_step { MB(me) -> queued = true }
+	fi
+}
+
+/* luf_close_windows() */
+proctype Work()
+{
+	byte i;
+	bool more;
+
+end:	do
+	:: d_step { queued -> queued = false };
+		d_step {
+			for (i : 0 .. NRECLAIM - 1) {
+				flushed[i] = flushed[i] || stale[i];
+				stale[i] = owed[i]
+			}
+			i = 0
+		};
+		STORE(WORK, A_ARMED, false);
+#ifndef NO_CLOSE_MB
+		MB(WORK);
+#endif
+#ifndef NO_MORE
+		more = (owed[0] && !flushed[0]) || (owed[1] && !flushed[1]);
+		if
+		:: more ->
+			STORE(WORK, A_ARMED, true);
+			d_step { MB(WORK) -> queued = true }
+		:: else
+		fi;
+		more = false
+#endif
+	od
+}
+
+/* When nothing else can move. */
+active proctype End()
+{
+	timeout;
+	assert((!owed[0] || flushed[0]) && (!owed[1] || flushed[1]))
+}
+
+init
+{
+	atomic {
+		run Reclaim(0);
+		run Reclaim(1);
+		run Work()
+	}
+}
