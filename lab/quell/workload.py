@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ DETERMINISTIC_SLOWDOWN = 5
 
 @dataclass(frozen=True)
 class Data:
-    """An ext4 image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty."""
+    """A disk image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty."""
 
     make: tuple[str, ...]
     size: str = ""
+    filesystem: str = "ext4"
 
     def bytes_for(self, memory: int) -> int:
         """Bytes of data for a guest with ``memory`` bytes: "4x" is four times that; 0 if unset."""
@@ -150,11 +151,12 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
     data = base.data if base else None
     if "data" in top.table:
         part = top.part("data")
-        if part.text("filesystem", "ext4") != "ext4":
-            raise part.wrong("filesystem", '"ext4"')
+        filesystem = part.text("filesystem", "ext4")
+        if filesystem not in _MAKERS:
+            raise part.wrong("filesystem", " or ".join(f'"{name}"' for name in _MAKERS))
         make = part.texts("make", data.make if data else None)
         size = part.text("size") if "size" in part.table else data.size if data else ""
-        data = Data(make, size)
+        data = Data(make, size, filesystem)
         part.end()
         if data.size and not re.fullmatch(r"\d+(\.\d+)?x|\d+[KMG]", data.size):
             raise part.wrong("size", 'a multiple of guest memory ("4x") or a size ("64M")')
@@ -304,6 +306,8 @@ def _image(
 ) -> Path:
     """The data image for ``size`` bytes, made once and kept."""
     facts = [data.make, size, values.get("program", ""), workload.version]
+    if data.filesystem != "ext4":
+        facts.append(data.filesystem)
     if any("{kernel_" in word for word in data.make):
         facts += [values.get("kernel_key", ""), compiler_version()]
     for path in sorted(workload.folder.iterdir()):
@@ -311,7 +315,7 @@ def _image(
             facts.append(hashlib.sha256(path.read_bytes()).hexdigest())
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     key = f"{workload.name}-data-{digest}"
-    image = cache.data / key / "image.ext4"
+    image = cache.data / key / f"image.{data.filesystem}"
     if image.exists():
         return image
     with cache.lock(key):
@@ -325,7 +329,7 @@ def _image(
                 argv = _fill(data.make, {**values, "out": root}, workload)
                 try:
                     proc.run(argv, timeout=1800)
-                    make_ext4(temp / image.name, Path(root))
+                    _MAKERS[data.filesystem](temp / image.name, Path(root))
                 except UsageError:
                     raise
                 except QuellError as error:
@@ -349,3 +353,25 @@ def make_ext4(image: Path, root: Path) -> None:
     options = "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0"
     argv = [program, "-q", "-m", "0", "-E", options, "-d", str(root), str(image), f"{blocks}M"]
     proc.run(argv, timeout=1800)
+
+
+def make_xfs(image: Path, root: Path) -> None:
+    """An xfs image with the files that lie in ``root``; there may be no folders."""
+    files = sorted(root.iterdir())
+    if not all(path.is_file() for path in files):
+        raise QuellError("only plain files can be put into an xfs image")
+    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
+    # mkfs writes a file in one piece, whatever extents it has: it has to fit into one
+    # allocation group, and two are the least. What is not used takes no space.
+    group = sum(path.stat().st_size for path in files) * 105 // 100 + 320 * MIB
+    proto = root / "..proto"
+    lines = ["/", "0 0", "d--755 0 0", *(f"{path.name} ---644 0 0 {path}" for path in files), "$"]
+    proto.write_text("\n".join(lines) + "\n")
+    program = prereq.which("mkfs.xfs")
+    assert program is not None
+    shape = f"file,name={image},size={2 * group // MIB}m,agcount=2"
+    proc.run([program, "-q", "-d", shape, "-p", str(proto)], timeout=1800)
+    proto.unlink()
+
+
+_MAKERS: dict[str, Callable[[Path, Path], None]] = {"ext4": make_ext4, "xfs": make_xfs}

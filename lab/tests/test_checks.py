@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from quell.checks import kunit, vm
 
 
@@ -41,17 +43,26 @@ def test_tap_that_skips_everything_is_skipped() -> None:
     assert (passed, failed, len(skipped)) == ([], [], 1)
 
 
+@pytest.fixture
+def suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two suites, whichever the kernel has."""
+    monkeypatch.setattr(kunit, "SUITES", ("quell", "luf"))
+
+
+@pytest.mark.usefixtures("suites")
 def test_kunit_counts() -> None:
     result = kunit.read(_report(quell={"a": "PASS"}, luf={"b": "PASS", "c": "SKIP", "d": "FAIL"}))
     assert (result.passed, result.failed, result.skipped) == (2, 1, 1)
     assert "luf.d: FAIL" in result.details
 
 
+@pytest.mark.usefixtures("suites")
 def test_kunit_crash_is_a_failure() -> None:
     result = kunit.read(_report(quell={"a": "PASS"}, luf={"b": "TEST_CRASHED"}))
     assert result.failed == 1
 
 
+@pytest.mark.usefixtures("suites")
 def test_kunit_suite_that_did_not_run_is_a_failure() -> None:
     result = kunit.read(_report(quell={"a": "PASS"}))
     assert result.failed == 1

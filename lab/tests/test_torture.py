@@ -117,14 +117,14 @@ def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ready = bench({"none": GOOD, "A": STALE, "B": GOOD}, "A\nB\n")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     result = torture.run(Cache(tmp_path))
-    assert (result.passed, result.failed) == (1 + len(torture.VARIANTS), 0)
+    assert (result.passed, result.failed) == (3 + len(torture.VARIANTS), 0)
     assert "preempt=full: 1,000 reads checked, 500 per second" in result.details
     result = torture.run_mutants(Cache(tmp_path))
     assert (result.passed, result.failed) == (1, 1)
     ready = bench({"none": GOOD}, "")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     assert torture.run_mutants(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
-    assert torture.run_full(Cache(tmp_path)).passed == 1
+    assert torture.run_full(Cache(tmp_path)).passed == 3 + len(torture.VARIANTS)
 
 
 def test_focused_program_finds_it() -> None:

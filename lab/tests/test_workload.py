@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import compare, machine, measure, workload
+from quell import compare, machine, measure, prereq, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -65,7 +65,7 @@ def test_sizes() -> None:
         ('summary = "Says how much it has"', "", "summary should be a text"),
         ('memory = "64M"', 'memory = "lots"', "not a size"),
         ('size = "0.01x"', 'size = "some"', "size should be"),
-        ('filesystem = "ext4"', 'filesystem = "xfs"', "filesystem should be"),
+        ('filesystem = "ext4"', 'filesystem = "vfat"', 'filesystem should be "ext4" or "xfs"'),
         ("timeout_s = 9", "timeout = 9", "no field timeout"),
         ('matters = ["elapsed_s"]', "matters = 1", "matters should be a list"),
         ("version = 3", "version = 3\ndefault = 1", "default should be true or false"),
@@ -142,6 +142,21 @@ def test_nodes_and_writes(folder: Path) -> None:
     plan = compare.plan_for(prepared, 512 * MIB, 2)
     assert plan.nodes == (128 * MIB, 384 * MIB) and plan.job.writes == {"/sys/x": "1"}
     assert workload.load(folder).nodes_for(256 * MIB) == (64 * MIB, 192 * MIB)
+
+
+@pytest.mark.skipif(not prereq.which("mkfs.xfs"), reason="needs mkfs.xfs")
+def test_xfs_image(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "data").write_bytes(b"quell" * 1000)
+    image = tmp_path / "image.xfs"
+    workload.make_xfs(image, root)
+    with image.open("rb") as file:
+        assert file.read(4) == b"XFSB"
+    assert [path.name for path in root.iterdir()] == ["data"]
+    (root / "folder").mkdir()
+    with pytest.raises(QuellError, match="only plain files"):
+        workload.make_xfs(image, root)
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")

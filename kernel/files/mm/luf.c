@@ -438,19 +438,28 @@ static void luf_lot_init(struct luf_lot *lot)
 	init_rwsem(&lot->freeing);
 }
 
-/* Park the folios of @list, all of the lot's node. */
-static void luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label)
+/* Give the folios of @list their label. Returns how many pages they are. */
+static unsigned long luf_label(struct list_head *list, u64 label,
+			       unsigned long *nr_zone)
 {
-	unsigned long nr_zone[MAX_NR_ZONES] = {};
 	unsigned long nr_pages = 0;
 	struct folio *folio;
-	int i;
 
 	list_for_each_entry(folio, list, lru) {
+		unsigned long nr = folio_nr_pages(folio);
+
 		folio->private = (void *)(unsigned long)label;
-		nr_zone[folio_zonenum(folio)] += folio_nr_pages(folio);
-		nr_pages += folio_nr_pages(folio);
+		nr_zone[folio_zonenum(folio)] += nr;
+		nr_pages += nr;
 	}
+	return nr_pages;
+}
+
+/* Park the folios of @list: what luf_label() was asked about. */
+static void luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
+			const unsigned long *nr_zone, unsigned long nr_pages)
+{
+	int i;
 
 	spin_lock(&lot->lock);
 	list_splice_tail_init(list, &lot->folios);
@@ -483,7 +492,7 @@ static u64 luf_lot_oldest(struct luf_lot *lot)
 static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 				  unsigned long want, struct list_head *list)
 {
-	unsigned long nr_pages = 0;
+	unsigned long nr, nr_pages = 0;
 	struct folio *folio, *next;
 
 	spin_lock(&lot->lock);
@@ -493,9 +502,10 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 		if ((unsigned long)folio->private > settled &&
 		    !luf_mutant(RELEASE_EARLY))
 			break;
+		nr = folio_nr_pages(folio);
 		folio->private = NULL;
-		lot->nr_zone[folio_zonenum(folio)] -= folio_nr_pages(folio);
-		nr_pages += folio_nr_pages(folio);
+		lot->nr_zone[folio_zonenum(folio)] -= nr;
+		nr_pages += nr;
 	}
 	list_cut_before(list, &lot->folios, &folio->lru);
 	WRITE_ONCE(lot->nr_pages, lot->nr_pages - nr_pages);
@@ -750,7 +760,7 @@ static u64 luf_owe(struct mm_struct *mm)
 /* --- Hooks of reclaim and migration ------------------------------------------- */
 
 /* Can only who has write access change the content of the file? R3 (b). */
-static bool luf_content_fixed(struct address_space *mapping)
+static __always_inline bool luf_content_fixed(struct address_space *mapping)
 {
 	struct inode *inode = mapping->host;
 
@@ -793,18 +803,20 @@ static void luf_end(void)
 }
 
 /**
- * luf_try_to_unmap - try_to_unmap(), lazily where that is safe
- * @folio:	locked, isolated from the LRU
+ * __luf_try_to_unmap - try_to_unmap(), lazily where that is safe
+ * @folio:	not anonymous, locked, isolated from the LRU
  * @flags:	of try_to_unmap()
  *
  * For reclaim only: the caller ends with luf_park() or try_to_unmap_flush().
  * May sleep.
  */
-void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
+void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
-	if (static_branch_likely(&luf_key) && !folio_test_anon(folio) &&
-	    luf_may_defer_file(folio))
-		luf_begin(folio);
+	if (!luf_may_defer_file(folio)) {
+		try_to_unmap(folio, flags);
+		return;
+	}
+	luf_begin(folio);
 	try_to_unmap(folio, flags);
 	luf_end();
 }
@@ -817,7 +829,7 @@ static bool luf_wants_frame(enum migrate_reason reason)
 }
 
 /**
- * luf_try_to_migrate - try_to_migrate(), lazily where that is safe
+ * __luf_try_to_migrate - try_to_migrate(), lazily where that is safe
  * @folio:	locked, isolated from the LRU
  * @flags:	of try_to_migrate()
  * @reason:	of the migration
@@ -825,13 +837,12 @@ static bool luf_wants_frame(enum migrate_reason reason)
  * For migrate_pages_batch() only: its source folios end in luf_put_migrated()
  * or are mapped again where they were. May sleep.
  */
-void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
-			enum migrate_reason reason)
+void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
+			  enum migrate_reason reason)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
-	if (!static_branch_likely(&luf_key) || luf_wants_frame(reason) ||
-	    folio_test_hugetlb(folio) ||
+	if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
 	    folio_contain_hwpoisoned_page(folio) ||
 	    !(folio_test_anon(folio) || luf_may_defer_file(folio))) {
 		try_to_migrate(folio, flags);
@@ -857,7 +868,8 @@ static void luf_raise(atomic64_t *at, s64 label)
 }
 
 /* See luf_defer(): luf_folio is being unmapped and may be done lazily. */
-bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address)
+bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
+		 unsigned int nr)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 	struct folio *folio = tlb_ubc->luf_folio;
@@ -894,7 +906,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address)
 	/* For luf_flush_pending(): R3 (a). */
 	if (!luf_mutant(NO_MM_LABEL))
 		luf_raise(&mm->luf_label, label);
-	luf_debug_open(folio, mm, address, pteval, stamp);
+	luf_debug_open(folio, mm, address, pteval, nr, stamp);
 
 	tlb_ubc->luf_state |= LUF_OWED;
 	return true;
@@ -916,18 +928,18 @@ void __luf_settle(void)
 }
 
 /**
- * luf_park - shall this folio wait for its flush in the lot?
- * @folio:	unmapped, out of the page cache, unlocked, no reference
+ * __luf_park - shall this folio wait for its flush in the lot?
+ * @folio:	unmapped last of all, out of the page cache, unlocked, no reference
  * @parked:	the caller's list, for luf_park_list()
  *
  * Return: true if @folio went to @parked; else it is the caller's to free, after
  * try_to_unmap_flush().
  */
-bool luf_park(struct folio *folio, struct list_head *parked)
+bool __luf_park(struct folio *folio, struct list_head *parked)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
-	if (tlb_ubc->luf_folio != folio || !(tlb_ubc->luf_state & LUF_OWED))
+	if (!(tlb_ubc->luf_state & LUF_OWED))
 		return false;
 
 	tlb_ubc->luf_state &= ~LUF_OWED;
@@ -940,23 +952,22 @@ bool luf_park(struct folio *folio, struct list_head *parked)
  * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
  * that if it is full. Returns how many pages these were.
  */
-static unsigned long luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
+static unsigned long luf_put_into_lot(struct list_head *parked,
+				      struct pglist_data *pgdat)
 {
 	int nid = pgdat->node_id;
-	unsigned long nr_pages = 0;
-	struct folio *folio;
-	unsigned long limit;
+	unsigned long nr_zone[MAX_NR_ZONES] = {};
+	unsigned long nr_pages, limit;
 	u64 label;
 
 	luf_for_batches(parked, mem_cgroup_uncharge_folios);
 	/* A full barrier: after all that these folios are owed. */
 	label = atomic64_inc_return(&luf_clock);
+	nr_pages = luf_label(parked, label, nr_zone);
 	/* Counted first: a drain on another CPU may take them at once. */
-	list_for_each_entry(folio, parked, lru)
-		nr_pages += folio_nr_pages(folio);
 	mod_node_page_state(pgdat, NR_LUF_PARKED, nr_pages);
 	count_vm_events(LUF_PARK, nr_pages);
-	luf_lot_add(luf_lots[nid], parked, label);
+	luf_lot_add(luf_lots[nid], parked, label, nr_zone, nr_pages);
 	luf_keep_closing();
 	trace_luf_park(nid, nr_pages, label);
 
@@ -964,6 +975,20 @@ static unsigned long luf_put_into_lot(struct list_head *parked, struct pglist_da
 	if (luf_parked(nid) > limit)
 		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1, ULONG_MAX);
 	return nr_pages;
+}
+
+/*
+ * kswapd gives back what needs no interrupt; with one, if @short, there is no more
+ * than that in the free lists, and it is worth it. Returns whether it was any.
+ */
+static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
+{
+	unsigned long enough = luf_node_limit(pgdat) / 2;
+	int nid = pgdat->node_id;
+
+	if (is_short && luf_parked(nid) >= enough)
+		return luf_drain_some(nid, LUF_DRAIN_KSWAPD, enough, ULONG_MAX);
+	return luf_drain_aged(nid, ULONG_MAX);
 }
 
 /**
@@ -977,38 +1002,40 @@ static unsigned long luf_put_into_lot(struct list_head *parked, struct pglist_da
 void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
 		   unsigned int nr_reclaimed)
 {
-	int nid = pgdat->node_id;
 	unsigned long nr_pages = 0;
+	struct zone *zone = NULL;
 	struct luf_lot *lot;
 
-	if (!list_empty(parked))
+	if (!list_empty(parked)) {
+		zone = folio_zone(list_first_entry(parked, struct folio, lru));
 		nr_pages = luf_put_into_lot(parked, pgdat);
-	else if (!static_branch_likely(&luf_key))
+	} else if (!static_branch_likely(&luf_key)) {
 		return;
+	}
 	if (!current_is_kswapd() || !nr_reclaimed)
 		return;
-	lot = luf_lots[nid];
+	lot = luf_lots[pgdat->node_id];
 	lot->share -= lot->share / 8;
 	if (nr_pages >= nr_reclaimed / 2)
 		lot->share += LUF_SHARE / 8;
-	/* kswapd takes its time; somebody may be waiting for pages meanwhile. */
-	if (nr_pages)
-		luf_drain_aged(nid, ULONG_MAX);
+	/* It takes its time; somebody may be waiting for pages meanwhile. */
+	if (zone)
+		luf_kswapd_drains(pgdat, !zone_watermark_ok(zone, 0, low_wmark_pages(zone),
+							    zone_idx(zone), 0));
 }
 
 /**
- * luf_put_migrated - folio_put() for a folio whose content lives elsewhere now
- * @folio:	the source of a migration, unlocked, isolated
+ * __luf_put_migrated - folio_put() for a folio whose content lives elsewhere now
+ * @folio:	the source of a migration, unlocked, isolated; LUF_MOVING is set
  * @reason:	of the migration
  *
  * May sleep.
  */
-void luf_put_migrated(struct folio *folio, enum migrate_reason reason)
+void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 {
 	LIST_HEAD(parked);
 
-	if (likely(!(current->tlb_ubc.luf_state & LUF_MOVING)) ||
-	    luf_mutant(MIGRATE_FREE))
+	if (luf_mutant(MIGRATE_FREE))
 		goto put;
 	if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
 	    __folio_test_movable(folio) || folio_test_mlocked(folio) ||
@@ -1224,24 +1251,18 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 			  int highest_zoneidx)
 {
-	int nid = pgdat->node_id;
-	bool drained;
 	int i;
 
-	if (!luf_parked(nid))
+	if (!luf_parked(pgdat->node_id))
 		return false;
-
-	drained = luf_drain_aged(nid, ULONG_MAX);
 	for (i = 0; i <= highest_zoneidx; i++) {
 		struct zone *zone = &pgdat->node_zones[i];
 
 		if (zone_watermark_ok_safe(zone, order, low_wmark_pages(zone),
 					   highest_zoneidx))
-			return drained;
+			return luf_kswapd_drains(pgdat, false);
 	}
-	if (luf_parked(nid) < luf_node_limit(pgdat) / 2)
-		return drained;
-	return luf_drain_some(nid, LUF_DRAIN_KSWAPD, ULONG_MAX, ULONG_MAX);
+	return luf_kswapd_drains(pgdat, true);
 }
 
 /**

@@ -10,6 +10,7 @@
 #include <linux/jump_label.h>
 #include <linux/luf.h>
 #include <linux/migrate_mode.h>
+#include <linux/mm.h>
 #include <linux/mm_types.h>
 #include <linux/rmap.h>
 #include <linux/sched.h>
@@ -26,18 +27,21 @@ enum luf_state {
 	LUF_MOVING	= 8,	/* folios that are being migrated are OWED */
 };
 
-bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address);
+DECLARE_STATIC_KEY_FALSE(luf_key);
+
+bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
+		 unsigned int nr);
 void __luf_settle(void);
 bool __luf_flush_pending(struct mm_struct *mm);
 void __luf_write_fault(struct mm_struct *mm);
 
-void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
-bool luf_park(struct folio *folio, struct list_head *parked);
+void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
+bool __luf_park(struct folio *folio, struct list_head *parked);
 void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
 		   unsigned int nr_reclaimed);
-void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
-			enum migrate_reason reason);
-void luf_put_migrated(struct folio *folio, enum migrate_reason reason);
+void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
+			  enum migrate_reason reason);
+void __luf_put_migrated(struct folio *folio, enum migrate_reason reason);
 bool luf_begin_migrate(void);
 void luf_end_migrate(bool outer);
 bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
@@ -49,16 +53,53 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 void luf_drain_for_compact(struct zone *zone);
 void luf_drain_all(void);
 
+/* try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. */
+static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
+{
+	if (static_branch_likely(&luf_key) && !folio_test_anon(folio))
+		__luf_try_to_unmap(folio, flags);
+	else
+		try_to_unmap(folio, flags);
+}
+
+/* Does @folio wait for its flush in the lot? Then it went to @parked. */
+static inline bool luf_park(struct folio *folio, struct list_head *parked)
+{
+	return current->tlb_ubc.luf_folio == folio && __luf_park(folio, parked);
+}
+
+/* try_to_migrate(), lazily where that is safe. */
+static inline void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
+				      enum migrate_reason reason)
+{
+	if (static_branch_likely(&luf_key))
+		__luf_try_to_migrate(folio, flags, reason);
+	else
+		try_to_migrate(folio, flags);
+}
+
+/* folio_put() for a folio whose content lives elsewhere now. */
+static inline void luf_put_migrated(struct folio *folio,
+				    enum migrate_reason reason)
+{
+	if (unlikely(current->tlb_ubc.luf_state & LUF_MOVING))
+		__luf_put_migrated(folio, reason);
+	/* Else page_handle_poison() does. */
+	else if (reason != MR_MEMORY_FAILURE)
+		folio_put(folio);
+}
+
 /*
- * Is the flush for this cleared PTE owed by the lot? Else it is the caller's.
- * Under the page table lock, after the PTE was cleared.
+ * Is the flush for @nr cleared PTEs from @address on owed by the lot? Else it is
+ * the caller's. @pteval is the first, writable and dirty if any of them was. Under
+ * the page table lock, after they were cleared.
  */
 static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
-			     unsigned long address)
+			     unsigned long address, unsigned int nr)
 {
 	if (likely(!(current->tlb_ubc.luf_state & LUF_UNMAPPING)))
 		return false;
-	return __luf_defer(mm, pteval, address);
+	return __luf_defer(mm, pteval, address, nr);
 }
 
 /* What was unmapped lazily and not parked is flushed with the batch. */
@@ -153,7 +194,7 @@ static inline void luf_drain_all(void)
 }
 
 static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
-			     unsigned long address)
+			     unsigned long address, unsigned int nr)
 {
 	return false;
 }

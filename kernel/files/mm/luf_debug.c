@@ -163,26 +163,11 @@ u64 luf_debug_stamp(void)
 	return atomic64_inc_return(&luf_debug_clock);
 }
 
-/**
- * luf_debug_open - a PTE was cleared, its flush is owed
- * @folio:	that it mapped
- * @mm:		its mm
- * @address:	where
- * @pte:	what it was
- * @stamp:	from luf_debug_stamp()
- *
- * Under the page table lock.
- */
-void luf_debug_open(struct folio *folio, struct mm_struct *mm,
-		    unsigned long address, pte_t pte, u64 stamp)
+static void luf_window_add(struct folio *folio, struct mm_struct *mm,
+			   unsigned long address, unsigned long pfn, u64 stamp)
 {
 	struct luf_window *w;
-	unsigned long flags;
 
-	if (!luf_windows)
-		return;
-
-	raw_spin_lock_irqsave(&luf_debug_lock, flags);
 	if (list_empty(&luf_windows_free)) {
 		w = list_first_entry(&luf_windows_used, struct luf_window, list);
 		if (luf_window_open(w))
@@ -193,7 +178,7 @@ void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 	w->mm = mm;
 	w->address = address & PAGE_MASK;
 	w->mapping = folio_test_anon(folio) ? NULL : folio->mapping;
-	w->pfn = pte_pfn(pte);
+	w->pfn = pfn;
 	w->index = folio->index + (w->pfn - folio_pfn(folio));
 	w->stamp = stamp;
 	cpumask_copy(&w->cpus, mm_cpumask(mm));
@@ -202,6 +187,32 @@ void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 	hlist_add_head(&w->by_index, luf_index_bucket(w->mapping));
 	list_move_tail(&w->list, &luf_windows_used);
 	luf_debug_opened++;
+}
+
+/**
+ * luf_debug_open - PTEs were cleared, their flush is owed
+ * @folio:	that they mapped
+ * @mm:		their mm
+ * @address:	of the first
+ * @pte:	what the first was
+ * @nr:		how many, for consecutive pages of @folio
+ * @stamp:	from luf_debug_stamp()
+ *
+ * Under the page table lock.
+ */
+void luf_debug_open(struct folio *folio, struct mm_struct *mm,
+		    unsigned long address, pte_t pte, unsigned int nr, u64 stamp)
+{
+	unsigned long flags;
+	unsigned int i;
+
+	if (!luf_windows)
+		return;
+
+	raw_spin_lock_irqsave(&luf_debug_lock, flags);
+	for (i = 0; i < nr; i++)
+		luf_window_add(folio, mm, address + i * PAGE_SIZE,
+			       pte_pfn(pte) + i, stamp);
 	raw_spin_unlock_irqrestore(&luf_debug_lock, flags);
 }
 

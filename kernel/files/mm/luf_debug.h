@@ -48,7 +48,8 @@ extern enum luf_mutant luf_mutant_on;
 
 u64 luf_debug_stamp(void);
 void luf_debug_open(struct folio *folio, struct mm_struct *mm,
-		    unsigned long address, pte_t pte, u64 stamp);
+		    unsigned long address, pte_t pte, unsigned int nr,
+		    u64 stamp);
 
 #else
 
@@ -60,7 +61,8 @@ static inline u64 luf_debug_stamp(void)
 }
 
 static inline void luf_debug_open(struct folio *folio, struct mm_struct *mm,
-				  unsigned long address, pte_t pte, u64 stamp)
+				  unsigned long address, pte_t pte,
+				  unsigned int nr, u64 stamp)
 {
 }
 

@@ -12,38 +12,23 @@
  * being done when it returns). So switching at any time is safe, also between
  * the clearing of a PTE and its flush: no path looks at a switch twice.
  */
+#include <linux/array_size.h>
 #include <linux/cpumask.h>
 #include <linux/init.h>
 #include <linux/percpu.h>
 #include <linux/quell.h>
 #include <linux/smp.h>
 
-#define QUELL_STOCK_MECHANISM(_name)					\
-DEFINE_STATIC_KEY_TRUE(quell_##_name##_key);				\
-									\
-static struct quell_mechanism _name = {					\
-	.name		= #_name,					\
-	.key		= &quell_##_name##_key.key,			\
-	.linux_own	= true,						\
-};									\
-									\
-static int __init _name##_init(void)					\
-{									\
-	return quell_register(&_name);					\
-}									\
-subsys_initcall(_name##_init)
-
 #ifdef CONFIG_QUELL_UNMAP_BATCH
-QUELL_STOCK_MECHANISM(unmap_batch);
+DEFINE_STATIC_KEY_TRUE(quell_unmap_batch_key);
 #endif
 
 #ifdef CONFIG_QUELL_ZAP_BATCH
-QUELL_STOCK_MECHANISM(zap_batch);
+DEFINE_STATIC_KEY_TRUE(quell_zap_batch_key);
 #endif
 
 #ifdef CONFIG_QUELL_CONCURRENT
-QUELL_STOCK_MECHANISM(concurrent);
-
+DEFINE_STATIC_KEY_TRUE(quell_concurrent_key);
 static DEFINE_PER_CPU(struct cpumask, quell_remote);
 
 /**
@@ -69,3 +54,28 @@ void quell_flush_serial(const struct cpumask *mask,
 		on_each_cpu_cond_mask(cond, func, info, true, cpumask_of(cpu));
 }
 #endif
+
+static struct quell_mechanism quell_stock[] = {
+#ifdef CONFIG_QUELL_UNMAP_BATCH
+	{ .name = "unmap_batch", .key = &quell_unmap_batch_key.key },
+#endif
+#ifdef CONFIG_QUELL_ZAP_BATCH
+	{ .name = "zap_batch", .key = &quell_zap_batch_key.key },
+#endif
+#ifdef CONFIG_QUELL_CONCURRENT
+	{ .name = "concurrent", .key = &quell_concurrent_key.key },
+#endif
+};
+
+static int __init quell_stock_init(void)
+{
+	unsigned int i;
+	int err = 0;
+
+	for (i = 0; i < ARRAY_SIZE(quell_stock); i++) {
+		quell_stock[i].linux_own = true;
+		err = quell_register(&quell_stock[i]) ?: err;
+	}
+	return err;
+}
+subsys_initcall(quell_stock_init);

@@ -4,9 +4,10 @@
 lab is the lab's own tests and types, checkpatch and w1 the kernel part's
 style and warnings, models its protocol checked with spin, kunit its unit tests
 in a VM, vm what only booted kernels show, torture lazy unmap flush under attack
-on the debug kernel. Only where it is named: mutants, the same with each deliberate
-fault of that kernel, which has to be caught. The output of a part that failed is
-printed. The last line is `N passed, N failed, N skipped` over all parts.
+on the debug kernel. Only where it is named, or with --full: mutants, the same with
+each deliberate fault of that kernel, which has to be caught. With --full, those
+parts that have a long form take it. The output of a part that failed is printed.
+The last line is `N passed, N failed, N skipped` over all parts.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ PARTS = {
     "torture": "quell.checks.torture",
     "mutants": "quell.checks.mutants",
 }
-# Only with --only.
+# Only with --only or --full.
 EXTRA = ("mutants",)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
@@ -43,13 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(PARTS),
         help=f"only this part, one of {', '.join(PARTS)} (may be repeated)",
     )
+    parser.add_argument(
+        "--full", action="store_true", help="the long form: 100 million reads in torture, and mutants"
+    )
 
 
-def run_part(name: str, cache: Cache) -> CheckResult:
+def run_part(name: str, cache: Cache, full: bool = False) -> CheckResult:
     """One part; an error in it is one failed check, and the others still run."""
     try:
         module = importlib.import_module(PARTS[name])
-        result: CheckResult = module.run(cache)
+        run = getattr(module, "run_full", module.run) if full else module.run
+        result: CheckResult = run(cache)
     except QuellError as error:
         lines = [f"{name}: {error.message}", error.detail, f"log: {error.log}" if error.log else ""]
         return CheckResult(0, 1, 0, "\n".join(line for line in lines if line))
@@ -61,11 +65,13 @@ def main(args: argparse.Namespace) -> int:
     cache = Cache()
     passed = failed = skipped = 0
     for name in PARTS:
-        if name not in (args.only or [part for part in PARTS if part not in EXTRA]):
+        if name not in (args.only or PARTS) or (
+            name in EXTRA and not (args.only or args.full)
+        ):
             continue
         ui.note(f"--- {name}")
         started = time.monotonic()
-        result = run_part(name, cache)
+        result = run_part(name, cache, args.full)
         if result.failed and result.details:
             print(result.details.rstrip("\n"), flush=True)
         elif result.details:

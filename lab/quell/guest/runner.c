@@ -16,7 +16,7 @@
  *   arg S       one word of the command, in order       (required)
  *   env S       NAME=VALUE of its environment
  *   cwd S       directory to start it in                (default /)
- *   data DEV    ext4 disk to mount at /run/quell/data, DEV as in vda
+ *   data DEV    ext4 or xfs disk to mount at /run/quell/data, DEV as in vda
  *   ram 1       copy DEV to /dev/ram0 first and mount that
  *   stage PATH  copy this file to /run/quell/bin, so that running it from there
  *               never waits for 9p
@@ -388,6 +388,18 @@ static void stage_program(void)
 	free(b.p);
 }
 
+/* Whether it is an xfs disk; else it is an ext4 one. */
+static int has_xfs(const char *dev)
+{
+	int fd = open(dev, O_RDONLY | O_CLOEXEC);
+	char magic[4] = "";
+
+	if (fd < 0 || read(fd, magic, sizeof(magic)) != sizeof(magic))
+		fail("cannot read %s in the guest: %s", dev, strerror(errno));
+	close(fd);
+	return !memcmp(magic, "XFSB", sizeof(magic));
+}
+
 static void mount_data(void)
 {
 	char dev[300];
@@ -399,7 +411,10 @@ static void mount_data(void)
 		copy_disk(dev, "/dev/ram0");
 		snprintf(dev, sizeof(dev), "/dev/ram0");
 	}
-	must_mount(dev, DATA_DIR, "ext4", MS_NOATIME, "noinit_itable");
+	if (has_xfs(dev))
+		must_mount(dev, DATA_DIR, "xfs", MS_NOATIME, NULL);
+	else
+		must_mount(dev, DATA_DIR, "ext4", MS_NOATIME, "noinit_itable");
 }
 
 /* -1: no memory controller; then the peak is not sent and the host says so. */

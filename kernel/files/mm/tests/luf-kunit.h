@@ -240,6 +240,14 @@ static void luf_ledger_covered_test(struct kunit *test)
 	cpumask_clear(mm_cpumask(t->mm));
 }
 
+static void luf_test_park(struct luf_lot *lot, struct list_head *list, u64 label)
+{
+	unsigned long nr_zone[MAX_NR_ZONES] = {};
+	unsigned long nr_pages = luf_label(list, label, nr_zone);
+
+	luf_lot_add(lot, list, label, nr_zone, nr_pages);
+}
+
 /* Pages are counted in all and per zone, in base pages. */
 static void luf_lot_count_test(struct kunit *test)
 {
@@ -251,7 +259,7 @@ static void luf_lot_count_test(struct kunit *test)
 
 	luf_test_folio(test, &list, 0);
 	luf_test_folio(test, &list, 2);
-	luf_lot_add(lot, &list, 1);
+	luf_test_park(lot, &list, 1);
 	KUNIT_EXPECT_TRUE(test, list_empty(&list));
 	KUNIT_EXPECT_EQ(test, lot->nr_pages, 5);
 	for (i = 0; i < MAX_NR_ZONES; i++)
@@ -274,9 +282,9 @@ static void luf_lot_label_test(struct kunit *test)
 	LIST_HEAD(list);
 
 	old = luf_test_folio(test, &list, 0);
-	luf_lot_add(lot, &list, 3);
+	luf_test_park(lot, &list, 3);
 	luf_test_folio(test, &list, 0);
-	luf_lot_add(lot, &list, 5);
+	luf_test_park(lot, &list, 5);
 	KUNIT_EXPECT_EQ(test, lot->newest, 5);
 
 	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 2, ULONG_MAX, &list), 0);
@@ -299,9 +307,9 @@ static void luf_lot_order_test(struct kunit *test)
 	LIST_HEAD(list);
 
 	luf_test_folio(test, &list, 0);
-	luf_lot_add(lot, &list, 8);
+	luf_test_park(lot, &list, 8);
 	luf_test_folio(test, &list, 0);
-	luf_lot_add(lot, &list, 7);
+	luf_test_park(lot, &list, 7);
 	KUNIT_EXPECT_EQ(test, lot->newest, 8);
 	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 7, ULONG_MAX, &list), 0);
 	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 8, ULONG_MAX, &list), 2);

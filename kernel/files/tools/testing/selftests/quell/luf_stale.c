@@ -340,46 +340,64 @@ static void run(const struct test *t)
 /* --- Races ---------------------------------------------------------------- */
 
 static volatile uint64_t *race_map;
-static atomic_bool racing;
+static atomic_ulong race_ready, race_written, race_seen;
 
 static void *open_and_write(void *arg)
 {
-	unsigned long *stale = arg;
-
+	(void)arg;
 	pin(1);
 	for (uint64_t i = 1; i <= (uint64_t)rounds * 25; i++) {
 		int fd;
 
-		/* Hot in this CPU's TLB, and the page-out at any point. */
-		for (uint64_t n = 0; n < i * 7919 % 20000; n++)
+		/* Nothing is owed from before: the open would flush that, and more. */
+		write_file(QUELL_SYSFS "luf/drain", "1");
+		(void)race_map[0];
+		atomic_store(&race_ready, i);
+		/* At any point of the page-out. */
+		for (uint64_t n = 0; n < i * 7919 % 400000; n++)
 			(void)race_map[0];
 		fd = open(path, O_RDWR);
+		/* Who waits for the folio keeps it from being reclaimed. */
+		usleep(2000);
 		if (fd < 0 || pwrite(fd, &i, sizeof(i), 0) != sizeof(i))
 			die(path);
-		*stale += race_map[0] != i;
+		atomic_store(&race_written, i);
+		while (atomic_load(&race_seen) != i)
+			;
 		if (fsync(fd) || close(fd))
 			die(path);
 	}
-	atomic_store(&racing, false);
 	return NULL;
 }
 
-/* Reclaim looks for writers while one comes: either sees the other. */
+/*
+ * Reclaim looks for writers while one comes: either sees the other. Who pages out
+ * goes on reading, on its own CPU; another madvise() would flush.
+ */
 static void race_open(void)
 {
-	unsigned long stale = 0;
+	long parked = vm_counter("luf_park");
+	unsigned long stale = 0, written;
 	pthread_t writer;
-	long parked;
 
 	fill_file(path, 0);
 	race_map = map_file(path, MAP_SHARED);
-	parked = vm_counter("luf_park");
-	atomic_store(&racing, true);
-	if (pthread_create(&writer, NULL, open_and_write, &stale))
+	if (pthread_create(&writer, NULL, open_and_write, NULL))
 		die("pthread_create");
-	while (atomic_load(&racing))
+	for (unsigned long i = 1; i <= (unsigned long)rounds * 25; i++) {
+		while (atomic_load(&race_ready) != i)
+			;
+		(void)race_map[0];
 		if (madvise((void *)race_map, PAGE, MADV_PAGEOUT))
 			die("MADV_PAGEOUT");
+		do {
+			written = atomic_load(&race_written);
+			stale += race_map[0] < written;
+		} while (written != i);
+		for (int looks = 0; looks < LOOKS; looks++)
+			stale += race_map[0] < i;
+		atomic_store(&race_seen, i);
+	}
 	pthread_join(writer, NULL);
 	parked = vm_counter("luf_park") - parked;
 	tap_result(!stale && parked > 0,
@@ -409,7 +427,7 @@ static void *park_and_drain(void *arg)
 	return NULL;
 }
 
-static long violations(void)
+static long nr_violations(void)
 {
 	static const char ledger[] = "/sys/module/luf_debug/parameters/violations";
 	char text[32];
@@ -423,7 +441,7 @@ static long violations(void)
 /* Each drains what the other's CPU owes, while that is about to flush. */
 static void race_drains(void)
 {
-	long before = violations(), found;
+	long before = nr_violations(), found;
 	bool second[] = { false, true };
 	pthread_t other;
 
@@ -433,7 +451,7 @@ static void race_drains(void)
 	park_and_drain(&second[0]);
 	pthread_join(other, NULL);
 	pin(0);
-	found = violations() - before;
+	found = nr_violations() - before;
 	tap_result(!found, "luf_stale two drains: %d each, %ld violations",
 		   rounds * 50, found);
 }
@@ -608,11 +626,13 @@ static void look_at_time(void)
 	parked = vm_counter("nr_luf_parked");
 	in_meminfo = meminfo("/proc/meminfo", "LufParked");
 	in_node = meminfo("/sys/devices/system/node/node0/meminfo", "LufParked");
+	if (!access("/sys/devices/system/node/node1/meminfo", R_OK))
+		in_node += meminfo("/sys/devices/system/node/node1/meminfo", "LufParked");
 	usleep(300000);
 	left = vm_counter("nr_luf_parked");
 	tap_result(parked >= PAGES / 2 && left == parked &&
 		   in_meminfo == parked * 4 && in_node == parked * 4,
-		   "luf_stale accounting: %ld pages parked, %ld kB in meminfo, %ld kB in the node's, %ld pages later",
+		   "luf_stale accounting: %ld pages parked, %ld kB in meminfo, %ld kB in the nodes', %ld pages later",
 		   parked, in_meminfo, in_node, left);
 
 	flushes = vm_counter("luf_drain_stale");

@@ -10,7 +10,7 @@
 #include "util.h"
 
 static const char * const names[] = {
-	"unmap_batch", "concurrent", "zap_batch", "luf",
+	"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf",
 };
 
 #define NAMES	((int)(sizeof(names) / sizeof(names[0])))

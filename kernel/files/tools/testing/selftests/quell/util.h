@@ -45,6 +45,19 @@ static inline void tap_result(bool ok, const char *fmt, ...)
 	tap_failed += !ok;
 }
 
+/* A test that cannot be had without @why. */
+static inline void tap_skip(const char *why, const char *fmt, ...)
+{
+	va_list args;
+
+	printf("ok %d ", ++tap_count);
+	va_start(args, fmt);
+	vprintf(fmt, args);
+	va_end(args);
+	printf(" # SKIP needs %s\n", why);
+	fflush(stdout);
+}
+
 static inline int tap_end(void)
 {
 	printf("1..%d\n", tap_count);

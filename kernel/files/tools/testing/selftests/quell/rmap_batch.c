@@ -1,0 +1,1595 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Does taking away the mappings of a large folio, many entries at once, leave
+ * behind what taking them away one by one does? Usage:
+ *
+ *	rmap_batch DIR [ROUNDS] [PROPERTY]
+ *
+ * with DIR on a file system (large file folios need one that has them, such as
+ * xfs), with two NUMA nodes for migration, and with a RAM disk of 32 MB or more for
+ * synchronous swap (brd.rd_size=32768); without any of them less is tested.
+ *
+ * Each test is of one property that an entry of a page table, the page behind it, or
+ * a counter has. It has many cases: a kind of memory (folios of 16K, 64K, 2M mapped
+ * by single entries, shared memory, a file), and a way to lose the mappings
+ *
+ *	pageout		MADV_PAGEOUT, which only takes folios that are mapped whole
+ *	reclaim		memory.reclaim of a cgroup, which takes any folio
+ *	migrate		move_pages() to the other node
+ *
+ * A property is often given to some pages of a folio and not to the others, in a
+ * pattern (in_pattern()), so that a batch that mixes them up shows. Each case is a
+ * process of its own: when it has gone, the kernel's log tells whether its counters
+ * came to zero.
+ *
+ * The kernel may have the batches switched on, off, or not at all (stock): all must
+ * pass. With a switch the tests are run in both positions; switched off everything
+ * is as in stock, and a part is enough. Where they are on, rmap_batch_pages has to
+ * rise in tests that have long runs, so that these do not test nothing; where they
+ * are off, it must not.
+ *
+ * The poison test gives up a few pages of memory, where the kernel can do so.
+ */
+#define _GNU_SOURCE
+#include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "util.h"
+#include "rmap.h"
+
+#define MAX_PAGES	1024
+#define CASE_SECONDS	30
+#define WORDS		(PAGE / 8)
+
+#ifndef UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+#define UFFD_FEATURE_WP_HUGETLBFS_SHMEM	0x1000
+#endif
+#ifndef UFFD_FEATURE_WP_ASYNC
+#define UFFD_FEATURE_WP_ASYNC	0x8000
+#endif
+
+/* --- Kinds of memory, and what a case finds ------------------------------ */
+
+enum {
+	SMALL = 1, MID = 2, BIG = 4, SHARED = 8, DISK = 16,
+	ANON = MID | BIG, ALL_ANON = SMALL | MID | BIG,
+};
+
+static const struct kind {
+	unsigned int bit;
+	const char *name;
+	unsigned int kb;		/* size of a folio, 0: any */
+	unsigned long pages;
+} kinds[] = {
+	{ SMALL,	"16K",		16,	64 },
+	{ MID,		"64K",		64,	128 },
+	{ BIG,		"2M",		2048,	512 },
+	{ SHARED,	"shared 64K",	64,	128 },
+	{ DISK,		"file",		0,	256 },
+};
+
+enum {
+	PAGEOUT = 1, RECLAIM = 2, MIGRATE = 4,
+	ANYHOW = PAGEOUT | RECLAIM | MIGRATE,
+};
+
+static const char * const act_names[] = {
+	[PAGEOUT] = "pageout", [RECLAIM] = "reclaim", [MIGRATE] = "migrate",
+};
+
+/* Written by the case, read by us. */
+static struct results {
+	int bad, lines;
+	bool skipped;
+	long taken, possible;
+	char line[4][160];
+} *results;
+
+static const char *dir;
+static enum swap swap_now;
+static uint64_t random_state;
+static unsigned int pattern_seed;
+
+static unsigned int pick(unsigned int n)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (random_state >> 16) % n;
+}
+
+static void bad(const char *fmt, ...)
+{
+	va_list args;
+
+	results->bad++;
+	if (results->lines == 4)
+		return;
+	va_start(args, fmt);
+	vsnprintf(results->line[results->lines++], sizeof(results->line[0]), fmt, args);
+	va_end(args);
+}
+
+/* End a case that cannot be had here. */
+static void skip(void)
+{
+	results->skipped = true;
+	_exit(0);
+}
+
+/* --- Regions ------------------------------------------------------------- */
+
+struct region {
+	const struct kind *kind;
+	unsigned long pages;
+	unsigned int block;		/* pages that follow one pattern */
+	char *map;
+	char *at[MAX_PAGES];		/* where each page is mapped; NULL if it is not */
+	uint32_t gen[MAX_PAGES];	/* of its content; 0: empty */
+	int fd;
+	char path[4096];
+};
+
+static uint64_t word_of(unsigned long page, uint32_t gen)
+{
+	return gen ? 0x5aUL << 56 | (uint64_t)page << 32 | gen : 0;
+}
+
+/* At both ends of the page and between. */
+static void put_at(char *at, unsigned long page, uint32_t gen)
+{
+	volatile uint64_t *words = (uint64_t *)at;
+
+	words[0] = word_of(page, gen);
+	words[WORDS / 2] = word_of(page, gen);
+	words[WORDS - 1] = word_of(page, gen);
+}
+
+static bool holds(const char *at, unsigned long page, uint32_t gen)
+{
+	const volatile uint64_t *words = (const uint64_t *)at;
+	uint64_t word = word_of(page, gen);
+
+	return words[0] == word && words[WORDS / 2] == word && words[WORDS - 1] == word;
+}
+
+static void put(struct region *r, unsigned long i, uint32_t gen)
+{
+	put_at(r->at[i], i, gen);
+	r->gen[i] = gen;
+}
+
+static void check(struct region *r, unsigned long i, const char *when)
+{
+	if (r->at[i] && !holds(r->at[i], i, r->gen[i]))
+		bad("%s: page %lu holds %#lx, not generation %u", when, i,
+		    *(volatile unsigned long *)r->at[i], r->gen[i]);
+}
+
+static void check_all(struct region *r, const char *when)
+{
+	for (unsigned long i = 0; i < r->pages; i++)
+		check(r, i, when);
+}
+
+static void shuffle(unsigned long *order, unsigned long n)
+{
+	for (unsigned long i = 0; i < n; i++)
+		order[i] = i;
+	for (unsigned long i = n - 1; i; i--) {
+		unsigned long j = pick(i + 1), swapped = order[i];
+
+		order[i] = order[j];
+		order[j] = swapped;
+	}
+}
+
+/* One page after the other comes back alone, in any order. */
+static void check_in_any_order(struct region *r, const char *when)
+{
+	unsigned long order[MAX_PAGES];
+
+	shuffle(order, r->pages);
+	for (unsigned long i = 0; i < r->pages; i++)
+		check(r, order[i], when);
+}
+
+/* Which pages of a folio are to be different: the patterns take turns. */
+static bool in_pattern(const struct region *r, unsigned long i)
+{
+	unsigned int n = r->block, k = i % n;
+
+	switch (i / n % 8) {
+	case 0:
+		return false;
+	case 1:
+		return true;
+	case 2:
+		return k == 0;
+	case 3:
+		return k == n - 1;
+	case 4:
+		return k == n / 2;
+	case 5:
+		return k % 3 == 0;
+	case 6:
+		return k < n / 2;
+	default:
+		return (i * 2654435761UL + pattern_seed) >> 7 & 1;
+	}
+}
+
+/* Address space at a multiple of 2 MB, with as much behind it. */
+static char *reserve(unsigned long bytes)
+{
+	char *at = mmap(NULL, bytes + 2 * HUGE, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at == MAP_FAILED)
+		die("mmap");
+	return (char *)(((uintptr_t)at + HUGE - 1) & -HUGE);
+}
+
+static void make_file(struct region *r)
+{
+	unsigned long bytes = r->pages * PAGE;
+	char *from = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (from == MAP_FAILED)
+		die("mmap");
+	snprintf(r->path, sizeof(r->path), "%s/rmap_batch", dir);
+	r->fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (r->fd < 0)
+		die(r->path);
+	for (unsigned long i = 0; i < r->pages; i++) {
+		put_at(from + i * PAGE, i, 1);
+		r->gen[i] = 1;
+	}
+	/* In one go, as the file system chooses the folios by that. */
+	if (write(r->fd, from, bytes) != (ssize_t)bytes || fsync(r->fd))
+		die(r->path);
+	munmap(from, bytes);
+	r->map = reserve(bytes);
+	if (mmap(r->map, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, r->fd,
+		 0) == MAP_FAILED)
+		die("mmap");
+}
+
+/* How many pages are in folios of the wished size. */
+static unsigned long large_pages(const struct region *r)
+{
+	unsigned long found = 0, i = 0;
+
+	while (i < r->pages) {
+		unsigned int n = r->at[i] ? folio_pages_at(r->at[i]) : 0;
+
+		if (r->kind->kb ? n == r->kind->kb / 4 : n >= 4)
+			found += n;
+		i += n ? n : 1;
+	}
+	return found;
+}
+
+/* Map @kind, at r->map if that is set; nothing is in it yet. */
+static void map_kind(struct region *r, const struct kind *kind)
+{
+	char *map = r->map;
+
+	memset(r, 0, sizeof(*r));
+	r->kind = kind;
+	r->pages = kind->pages;
+	r->block = kind->bit == BIG ? 64 : kind->kb ? kind->kb / 4 : 16;
+	r->fd = -1;
+	if (kind->bit == DISK) {
+		make_file(r);
+	} else {
+		r->map = map ? map : reserve(r->pages * PAGE);
+		if (mmap(r->map, r->pages * PAGE, PROT_READ | PROT_WRITE,
+			 (kind->bit == SHARED ? MAP_SHARED : MAP_PRIVATE) |
+			 MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+			die("mmap");
+		madvise(r->map, r->pages * PAGE, MADV_HUGEPAGE);
+	}
+	for (unsigned long i = 0; i < r->pages; i++)
+		r->at[i] = r->map + i * PAGE;
+}
+
+/* Many entries for a folio that has been mapped by one: it stays whole. */
+static void split_mapping(struct region *r)
+{
+	for (unsigned long at = 0; at < r->pages * PAGE; at += HUGE)
+		if (mprotect(r->map + at, PAGE, PROT_READ) ||
+		    mprotect(r->map + at, PAGE, PROT_READ | PROT_WRITE))
+			die("mprotect");
+	/* khugepaged would like to map it by one again. */
+	madvise(r->map, r->pages * PAGE, MADV_NOHUGEPAGE);
+}
+
+static void populate(struct region *r, const struct kind *kind)
+{
+	r->map = NULL;
+	map_kind(r, kind);
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (kind->bit == DISK)
+			(void)*(volatile char *)r->at[i];
+		else
+			put(r, i, 1);
+	if (kind->bit == BIG)
+		split_mapping(r);
+	/* One of them may be missing, where memory is fragmented. */
+	if (large_pages(r) < r->pages / 2)
+		skip();
+}
+
+/* The pages from @i that are mapped one behind the other. */
+static unsigned long run_at(const struct region *r, unsigned long i)
+{
+	unsigned long n = 0;
+
+	while (i + n < r->pages && r->at[i + n] && r->at[i + n] == r->at[i] + n * PAGE)
+		n++;
+	return n;
+}
+
+static void drop(struct region *r)
+{
+	unsigned long n;
+
+	for (unsigned long i = 0; i < r->pages; i += n ? n : 1) {
+		n = run_at(r, i);
+		if (n)
+			munmap(r->at[i], n * PAGE);
+	}
+	memset(r->at, 0, sizeof(r->at));
+	if (r->fd >= 0) {
+		close(r->fd);
+		unlink(r->path);
+	}
+	r->fd = -1;
+}
+
+static void pagemap_of(const struct region *r, uint64_t *entries)
+{
+	unsigned long n;
+
+	memset(entries, 0, r->pages * 8);
+	for (unsigned long i = 0; i < r->pages; i += n ? n : 1) {
+		n = run_at(r, i);
+		if (n)
+			pagemap_read(r->at[i], n, entries + i);
+	}
+}
+
+/* --- Losing the mappings ------------------------------------------------- */
+
+static void pageout_runs(struct region *r)
+{
+	unsigned long n;
+
+	for (unsigned long i = 0; i < r->pages; i += n ? n : 1) {
+		n = run_at(r, i);
+		if (!n || !madvise(r->at[i], n * PAGE, MADV_PAGEOUT))
+			continue;
+		/* It ends at the first part that is locked: half of a block is. */
+		if (errno != EINVAL)
+			die("MADV_PAGEOUT");
+		n = r->block / 2 - i % (r->block / 2);
+		if (n > run_at(r, i))
+			n = run_at(r, i);
+		madvise(r->at[i], n * PAGE, MADV_PAGEOUT);
+	}
+}
+
+/* All to one node, as a folio may be in several runs. */
+static void migrate_runs(struct region *r)
+{
+	int node = -1;
+	unsigned long n;
+
+	for (unsigned long i = 0; i < r->pages && node < 0; i++)
+		if (r->at[i])
+			node = node_of(r->at[i]);
+	for (unsigned long i = 0; i < r->pages && node >= 0; i += n ? n : 1) {
+		n = run_at(r, i);
+		if (n)
+			move_to_node(r->at[i], n, !node);
+	}
+}
+
+/* What is on its way to swap in the background is not taken a second time. */
+static void wait_for_writeback(const struct region *r, const uint64_t *entries)
+{
+	for (unsigned long i = 0, tries = 0; i < r->pages && tries < 500; i++)
+		while (entries[i] & PM_PRESENT && tries++ < 500 &&
+		       kpageflags_at(PM_PFN(entries[i])) & KPF_WRITEBACK)
+			usleep(1000);
+}
+
+/*
+ * Take the mappings of @r away. Folios that are busy may stay; most may not, and
+ * @results knows how many did.
+ */
+static void lose(struct region *r, unsigned int act)
+{
+	uint64_t before[MAX_PAGES], after[MAX_PAGES];
+	long taken = 0, possible = 0;
+
+	pagemap_of(r, before);
+	for (unsigned long i = 0; i < r->pages; i++)
+		possible += !!(before[i] & PM_PRESENT);
+	if (swap_now == LOOP)
+		wait_for_writeback(r, before);
+	for (int tries = 0; tries < (act == MIGRATE ? 1 : 12); tries++) {
+		if (act == PAGEOUT) {
+			pageout_runs(r);
+		} else if (act == RECLAIM) {
+			/* What looks referenced would get another chance. */
+			try_write("/proc/self/clear_refs", "1");
+			/* Something else of the cgroup may go instead. */
+			reclaim_cgroup((tries < 4 ? 1 : 2) * r->pages * PAGE,
+				       r->kind->bit != DISK);
+		} else {
+			migrate_runs(r);
+		}
+		pagemap_of(r, after);
+		taken = 0;
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (before[i] & PM_PRESENT)
+				taken += !(after[i] & PM_PRESENT) ||
+					 PM_PFN(after[i]) != PM_PFN(before[i]);
+		if (taken * 4 >= possible * 3)
+			break;
+	}
+	results->taken += taken;
+	results->possible += possible;
+}
+
+/* --- Content and entries ------------------------------------------------- */
+
+static void case_content(struct region *r, unsigned int act)
+{
+	lose(r, act);
+	check_in_any_order(r, "after the first time");
+	for (unsigned long i = 0; i < r->pages; i++)
+		put(r, i, 2);
+	lose(r, act);
+	check_in_any_order(r, "after the second time");
+	/* All of it comes back in order, some is written meanwhile. */
+	lose(r, act);
+	for (unsigned long i = 0; i < r->pages; i++) {
+		if (in_pattern(r, i))
+			put(r, i, 3);
+		check(r, i, "after the third time");
+	}
+	lose(r, act);
+	check_in_any_order(r, "after the fourth time");
+}
+
+static void forget(struct region *r, unsigned long i)
+{
+	if (munmap(r->at[i], PAGE))
+		die("munmap");
+	r->at[i] = NULL;
+}
+
+/* Holes before (they make a folio partially mapped), and holes in what is gone. */
+static void case_holes(struct region *r, unsigned int act)
+{
+	unsigned int n = r->block;
+
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (i / n % 2 && i % n >= n / 4 && i % n < n / 2)
+			forget(r, i);
+	lose(r, act);
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (i / n % 4 == 2 && i % n >= n / 2 && i % n < n * 3 / 4)
+			forget(r, i);
+	check_in_any_order(r, "beside the holes");
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (i / n % 4 == 3 && r->at[i] && (i % n == 0 || i % n == n - 1))
+			forget(r, i);
+	lose(r, act);
+	check_in_any_order(r, "beside more holes");
+}
+
+/*
+ * What is in swap and in memory, unchanged, is written once, in one page of each
+ * folio: who loses that entry's dirty bit loses the content.
+ */
+static void case_dirty(struct region *r, unsigned int act)
+{
+	lose(r, PAGEOUT);
+	check_all(r, "clean");
+	for (unsigned int round = 0; round < 3; round++) {
+		for (unsigned long i = 0; i < r->pages; i += r->block)
+			put(r, i + (round == 0 ? 0 : round == 1 ? r->block - 1 :
+				    pick(r->block)), 2 + round);
+		lose(r, act);
+		/* Migration has to hand the bit on to the next that looks. */
+		if (act == MIGRATE)
+			lose(r, PAGEOUT);
+		check_in_any_order(r, "written while clean");
+	}
+}
+
+/* Pages of shared memory that have only been read are clean, and writable. */
+static void case_dirty_shared(struct region *r, unsigned int act)
+{
+	drop(r);
+	map_kind(r, r->kind);
+	for (unsigned long i = 0; i < r->pages; i++)
+		(void)*(volatile char *)r->at[i];
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (in_pattern(r, i))
+			put(r, i, 2);
+	lose(r, act);
+	if (act == MIGRATE)
+		lose(r, PAGEOUT);
+	check_in_any_order(r, "of what was empty");
+}
+
+static void case_dirty_file(struct region *r, unsigned int act)
+{
+	char page[PAGE];
+
+	for (unsigned int round = 0; round < 3; round++) {
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (in_pattern(r, (i + round) % r->pages))
+				put(r, i, 2 + round);
+		if (round == 1 && fdatasync(r->fd))
+			die("fdatasync");
+		lose(r, act);
+		check_in_any_order(r, "in the page cache");
+	}
+	lose(r, act);
+	munmap(r->map, r->pages * PAGE);
+	if (fsync(r->fd) || posix_fadvise(r->fd, 0, 0, POSIX_FADV_DONTNEED))
+		die("fsync");
+	for (unsigned long i = 0; i < r->pages; i++) {
+		r->at[i] = NULL;
+		if (pread(r->fd, page, PAGE, i * PAGE) != (ssize_t)PAGE)
+			die("pread");
+		if (!holds(page, i, r->gen[i]))
+			bad("page %lu of the file does not hold generation %u on disk", i,
+			    r->gen[i]);
+	}
+}
+
+static void case_young(struct region *r, unsigned int act)
+{
+	for (unsigned int round = 0; round < 2; round++) {
+		try_write("/proc/self/clear_refs", "1");
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (in_pattern(r, i))
+				check(r, i, "before");
+		lose(r, act);
+		check_in_any_order(r, "some of it young");
+	}
+}
+
+/* --- Bits of the entries ------------------------------------------------- */
+
+static void compare_bits(struct region *r, const uint64_t *expected, uint64_t bit,
+			 const char *what, const char *when)
+{
+	uint64_t found[MAX_PAGES];
+
+	pagemap_of(r, found);
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (r->at[i] && (found[i] ^ expected[i]) & bit)
+			bad("%s: page %lu is%s %s (%#lx)", when, i,
+			    found[i] & bit ? "" : " not", what, found[i]);
+}
+
+static bool can_soft_dirty(void)
+{
+	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool can;
+
+	if (page == MAP_FAILED)
+		die("mmap");
+	*page = 1;
+	can = pagemap_at(page) & PM_SOFT_DIRTY;
+	munmap(page, PAGE);
+	return can;
+}
+
+static void case_soft_dirty(struct region *r, unsigned int act)
+{
+	uint64_t bits[MAX_PAGES];
+
+	for (unsigned int round = 0; round < 3; round++) {
+		write_file("/proc/self/clear_refs", "4");
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (in_pattern(r, (i + round) % r->pages))
+				put(r, i, 2 + round);
+		pagemap_of(r, bits);
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (r->gen[i] == 2 + round && !(bits[i] & PM_SOFT_DIRTY))
+				bad("page %lu was written and is not soft-dirty", i);
+		lose(r, act);
+		compare_bits(r, bits, PM_SOFT_DIRTY, "soft-dirty", "while it is away");
+		/* The second round leaves it away while bits are cleared. */
+		if (round == 1)
+			continue;
+		check_in_any_order(r, "soft-dirty");
+		compare_bits(r, bits, PM_SOFT_DIRTY, "soft-dirty", "back");
+	}
+}
+
+static sigjmp_buf fault_jump;
+static volatile bool fault_expected;
+
+static void on_fault(int sig)
+{
+	if (fault_expected)
+		siglongjmp(fault_jump, 1);
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+/* Write to the page; false if that is not possible. */
+static bool try_put(struct region *r, unsigned long i, uint32_t gen)
+{
+	if (sigsetjmp(fault_jump, 1)) {
+		fault_expected = false;
+		return false;
+	}
+	fault_expected = true;
+	put(r, i, gen);
+	fault_expected = false;
+	return true;
+}
+
+static bool try_touch(struct region *r, unsigned long i)
+{
+	if (sigsetjmp(fault_jump, 1)) {
+		fault_expected = false;
+		return false;
+	}
+	fault_expected = true;
+	(void)*(volatile char *)r->at[i];
+	fault_expected = false;
+	return true;
+}
+
+static int open_uffd(const struct region *r)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_SIGBUS };
+	struct uffdio_register area = {
+		.range.start = (unsigned long)r->map,
+		.range.len = r->pages * PAGE,
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	if (r->kind->bit == SHARED)
+		api.features |= UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+	if (r->kind->bit == DISK)
+		api.features = UFFD_FEATURE_WP_ASYNC;
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &area))
+		return -1;
+	return fd;
+}
+
+static void write_protect(int fd, const struct region *r, unsigned long i)
+{
+	struct uffdio_writeprotect protect = {
+		.range.start = (unsigned long)r->at[i],
+		.range.len = PAGE,
+		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
+	};
+
+	if (ioctl(fd, UFFDIO_WRITEPROTECT, &protect))
+		die("UFFDIO_WRITEPROTECT");
+}
+
+static void case_uffd_wp(struct region *r, unsigned int act)
+{
+	uint64_t bits[MAX_PAGES], found;
+	int fd = open_uffd(r);
+
+	if (fd < 0)
+		skip();
+	for (unsigned long i = 0; i < r->pages; i++) {
+		bits[i] = in_pattern(r, i) ? PM_UFFD_WP : 0;
+		if (bits[i])
+			write_protect(fd, r, i);
+	}
+	compare_bits(r, bits, PM_UFFD_WP, "write-protected", "before");
+	for (unsigned int round = 0; round < 2; round++) {
+		lose(r, act);
+		compare_bits(r, bits, PM_UFFD_WP, "write-protected", "while it is away");
+		check_in_any_order(r, "write-protected");
+		compare_bits(r, bits, PM_UFFD_WP, "write-protected", "back");
+	}
+	lose(r, act);
+	/* Not only the bit has to be there: the write has to be noticed. */
+	for (unsigned long i = 0; i < r->pages; i++) {
+		bool wrote = try_put(r, i, 2);
+
+		found = pagemap_at(r->at[i]) & PM_UFFD_WP;
+		if (r->kind->bit == DISK ? found != 0 : wrote != !bits[i])
+			bad("a write to page %lu was%s noticed (%s)", i,
+			    wrote ? " not" : "", bits[i] ? "protected" : "not protected");
+	}
+	check_all(r, "after writes");
+	close(fd);
+}
+
+static void case_protected(struct region *r, unsigned int act)
+{
+	for (unsigned int round = 0; round < 2; round++) {
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (in_pattern(r, i) && mprotect(r->at[i], PAGE, PROT_READ))
+				die("mprotect");
+		lose(r, act);
+		check_in_any_order(r, "partly read-only");
+		lose(r, act);
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (try_put(r, i, 2 + round) == in_pattern(r, i))
+				bad("page %lu can%s be written", i,
+				    in_pattern(r, i) ? "" : "not");
+		lose(r, act);
+		if (mprotect(r->map, r->pages * PAGE, PROT_READ | PROT_WRITE))
+			die("mprotect");
+		for (unsigned long i = 0; i < r->pages; i++)
+			put(r, i, 10 + round);
+		check_all(r, "writable again");
+	}
+}
+
+/* --- Pages that are shared with a child, and such that are not ----------- */
+
+struct child {
+	pid_t pid;
+	int go;
+};
+
+/* Fork a child that waits, and then tells whether it still sees what it must. */
+static struct child fork_child(struct region *r)
+{
+	struct child c;
+	int go[2];
+	char byte;
+
+	if (pipe2(go, O_CLOEXEC))
+		die("pipe2");
+	c.pid = fork();
+	if (c.pid < 0)
+		die("fork");
+	if (!c.pid) {
+		int before = results->bad;
+
+		close(go[1]);
+		if (read(go[0], &byte, 1) < 0)
+			_exit(1);
+		check_in_any_order(r, "in the child");
+		_exit(results->bad != before);
+	}
+	close(go[0]);
+	c.go = go[1];
+	return c;
+}
+
+static void end_child(struct child *c)
+{
+	int status;
+
+	close(c->go);
+	if (waitpid(c->pid, &status, 0) != c->pid || status)
+		bad("the child ended with %#x", status);
+}
+
+static long minor_faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
+
+/*
+ * A write must not copy a page that is ours alone, and must copy one that a large
+ * folio shares (only a page that is alone in its folio may be taken over later).
+ */
+static void write_exclusive(struct region *r, unsigned int act, uint32_t gen)
+{
+	for (unsigned long i = 0; i < r->pages; i++) {
+		bool shared = in_pattern(r, i), reused;
+		uint64_t before, after, flags;
+		long faults;
+
+		check(r, i, "before the write");
+		before = pagemap_at(r->at[i]);
+		flags = kpageflags_at(PM_PFN(before));
+		faults = minor_faults();
+		put(r, i, gen);
+		faults = minor_faults() - faults;
+		after = pagemap_at(r->at[i]);
+		reused = PM_PFN(before) == PM_PFN(after);
+		if (!shared && !reused)
+			bad("page %lu was exclusive and has been copied", i);
+		if (shared && reused && flags & (KPF_HEAD | KPF_TAIL) &&
+		    (act == MIGRATE || flags & KPF_SWAPCACHE))
+			bad("page %lu was shared and has not been copied", i);
+		/* The entry was writable, and the fault handler had no chance yet. */
+		if (!shared && act == MIGRATE && faults)
+			bad("page %lu was writable and has faulted", i);
+	}
+}
+
+/* The child gets the pages of the pattern only; the others stay ours alone. */
+static struct child share_pattern(struct region *r)
+{
+	char *at[MAX_PAGES];
+	struct child c;
+
+	memcpy(at, r->at, sizeof(at));
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (!in_pattern(r, i)) {
+			if (madvise(r->at[i], PAGE, MADV_DONTFORK))
+				die("MADV_DONTFORK");
+			r->at[i] = NULL;
+		}
+	c = fork_child(r);
+	memcpy(r->at, at, sizeof(at));
+	/* It is one VMA again. */
+	if (madvise(r->map, r->pages * PAGE, MADV_DOFORK))
+		die("MADV_DOFORK");
+	return c;
+}
+
+static void case_exclusive_gone(struct region *r, unsigned int act)
+{
+	for (unsigned int round = 0; round < 2; round++) {
+		struct child c = share_pattern(r);
+
+		end_child(&c);
+		lose(r, act);
+		write_exclusive(r, act, 2 + round);
+		lose(r, act);
+		check_in_any_order(r, "after the writes");
+	}
+}
+
+static void case_exclusive_there(struct region *r, unsigned int act)
+{
+	struct child c = share_pattern(r);
+
+	lose(r, act);
+	lose(r, act);
+	write_exclusive(r, act, 2);
+	lose(r, act);
+	check_in_any_order(r, "after the writes");
+	/* It has to have kept what there was before them. */
+	end_child(&c);
+	for (unsigned long i = 0; i < r->pages; i++)
+		put(r, i, 3);
+	lose(r, act);
+	check_in_any_order(r, "after the child");
+}
+
+/* Child and parent have different parts of a folio mapped, and both write. */
+static void case_parts(struct region *r, unsigned int act)
+{
+	unsigned int n = r->block;
+	int go[2], ready[2], status;
+	char byte = 0;
+	pid_t pid;
+
+	if (pipe2(go, O_CLOEXEC) || pipe2(ready, O_CLOEXEC))
+		die("pipe2");
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		int before = results->bad;
+
+		close(go[1]);
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (i % n >= n * 3 / 4)
+				forget(r, i);
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (r->at[i] && i % n < n / 8)
+				put(r, i, 7);
+		if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) < 0)
+			_exit(1);
+		check_in_any_order(r, "in the child");
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (r->at[i])
+				put(r, i, 8);
+		check_in_any_order(r, "in the child, written");
+		_exit(results->bad != before);
+	}
+	if (read(ready[0], &byte, 1) != 1)
+		die("the child");
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (i % n < n / 4)
+			forget(r, i);
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (r->at[i] && i % n == n / 2)
+			put(r, i, 2);
+	lose(r, act);
+	lose(r, act);
+	check_in_any_order(r, "in the parent");
+	lose(r, act);
+	close(go[1]);
+	if (waitpid(pid, &status, 0) != pid || status)
+		bad("the child ended with %#x", status);
+	check_in_any_order(r, "in the parent, after the child");
+}
+
+/* --- Where folios are mapped --------------------------------------------- */
+
+static char *move_to(struct region *r, unsigned long i, unsigned long n, char *to)
+{
+	if (mremap(r->at[i], n * PAGE, n * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) ==
+	    MAP_FAILED)
+		die("mremap");
+	for (unsigned long k = 0; k < n; k++)
+		r->at[i + k] = to + k * PAGE;
+	return to + n * PAGE;
+}
+
+/* The second half of each folio is mapped somewhere else. */
+static void case_halves(struct region *r, unsigned int act)
+{
+	char *to = reserve(r->pages * PAGE) + PAGE;
+	unsigned int n = r->block;
+
+	for (unsigned long i = 0; i < r->pages; i += n)
+		to = move_to(r, i + n / 2, n / 2, to + PAGE);
+	for (unsigned int round = 0; round < 2; round++) {
+		lose(r, act);
+		check_in_any_order(r, "in two halves");
+		for (unsigned long i = 0; i < r->pages; i++)
+			put(r, i, 2 + round);
+	}
+	lose(r, act);
+	check_in_any_order(r, "in two halves, written");
+}
+
+/* A folio whose entries are in two page tables, and not where its size puts them. */
+static void case_crossing(struct region *r, unsigned int act)
+{
+	char *border = reserve(r->pages * PAGE + 2 * HUGE) + 2 * HUGE;
+	unsigned long n = r->kind->kb / 4, before = r->pages / n / 2 * n + n / 2;
+
+	move_to(r, 0, r->pages, border - before * PAGE);
+	for (unsigned int round = 0; round < 2; round++) {
+		lose(r, act);
+		check_in_any_order(r, "across page tables");
+		for (unsigned long i = 0; i < r->pages; i++)
+			put(r, i, 2 + round);
+	}
+	lose(r, act);
+	check_in_any_order(r, "across page tables, written");
+}
+
+/* Only the middle of each folio is mapped. */
+static void case_middle(struct region *r, unsigned int act)
+{
+	unsigned int n = r->block;
+
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (i % n < n / 4 || i % n >= n * 3 / 4)
+			forget(r, i);
+	lose(r, act);
+	check_in_any_order(r, "of the middle");
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (r->at[i])
+			put(r, i, 2);
+	lose(r, act);
+	check_in_any_order(r, "of the middle, written");
+}
+
+/* The same folios twice in one address space, in two VMAs. */
+static void case_twice(struct region *r, unsigned int act)
+{
+	unsigned long bytes = r->pages * PAGE;
+	char *second = reserve(bytes + HUGE) + 3 * PAGE;
+	uint64_t entries[MAX_PAGES];
+	unsigned long left = 0;
+
+	if (r->fd >= 0)
+		second = mmap(second, bytes, PROT_READ | PROT_WRITE,
+			      MAP_SHARED | MAP_FIXED, r->fd, 0);
+	else	/* Of size 0: it doubles what is shared. */
+		second = mremap(r->map, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, second);
+	if (second == MAP_FAILED)
+		die("the second mapping");
+	for (unsigned int round = 0; round < 3; round++) {
+		for (unsigned long i = 0; i < r->pages; i++) {
+			if (!holds(second + i * PAGE, i, r->gen[i]))
+				bad("page %lu is another one in the second mapping", i);
+			if (in_pattern(r, (i + round) % r->pages)) {
+				put_at(second + i * PAGE, i, 2 + round);
+				r->gen[i] = 2 + round;
+			}
+		}
+		lose(r, act);
+		pagemap_read(second, r->pages, entries);
+		for (unsigned long i = 0; i < r->pages; i++)
+			left += !!(entries[i] & PM_PRESENT);
+		check_in_any_order(r, "mapped twice");
+	}
+	if (act == RECLAIM && left > 3 * r->pages / 2)
+		bad("%lu pages are left in the second mapping", left);
+	munmap(second, bytes);
+}
+
+/* --- What reclaim must leave alone --------------------------------------- */
+
+/* The first half of each folio is locked, the second is not. */
+static void case_mlock(struct region *r, unsigned int act)
+{
+	long before = number_in("/proc/meminfo", "Mlocked:"), after = 0;
+	uint64_t entries[MAX_PAGES];
+	unsigned int n = r->block;
+
+	for (unsigned long i = 0; i < r->pages; i += n)
+		if (mlock(r->at[i], n / 2 * PAGE))
+			die("mlock");
+	for (unsigned int round = 0; round < 2; round++) {
+		long taken = results->taken, possible = results->possible;
+
+		lose(r, act);
+		if (act != MIGRATE) {
+			/* At most half of it goes. */
+			results->taken = taken;
+			results->possible = possible;
+			pagemap_of(r, entries);
+			for (unsigned long i = 0; i < r->pages; i++)
+				if (i % n < n / 2 && !(entries[i] & PM_PRESENT))
+					bad("page %lu is locked, and not present", i);
+		}
+		check_in_any_order(r, "partly locked");
+		for (unsigned long i = 0; i < r->pages; i++)
+			put(r, i, 2 + round);
+	}
+	if (munlock(r->map, r->pages * PAGE))
+		die("munlock");
+	lose(r, act);
+	check_in_any_order(r, "not locked any more");
+	for (int tries = 0; tries < 20; tries++) {
+		drain_lru();
+		after = number_in("/proc/meminfo", "Mlocked:");
+		if (after == before)
+			return;
+		usleep(10000);
+	}
+	bad("Mlocked was %ld kB and is %ld kB", before, after);
+}
+
+static void case_lazyfree(struct region *r, unsigned int act)
+{
+	unsigned long kept = 0;
+
+	if (madvise(r->map, r->pages * PAGE, MADV_FREE))
+		die("MADV_FREE");
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (in_pattern(r, i))
+			put(r, i, 2);
+	lose(r, act);
+	for (unsigned long i = 0; i < r->pages; i++) {
+		if (r->gen[i] == 2)
+			check(r, i, "written after MADV_FREE");
+		else if (holds(r->at[i], i, 1))
+			kept++;
+		else if (!holds(r->at[i], i, 0))
+			bad("page %lu is neither old nor empty after MADV_FREE", i);
+	}
+	if (act == MIGRATE && kept < r->pages / 8)
+		bad("migration freed pages");
+	/* As many as pages without a neighbour that was written to. */
+	lose(r, act);
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (r->gen[i] == 2)
+			check(r, i, "written after MADV_FREE, again");
+}
+
+/* A page of every folio is held by the kernel, for good: it must stay where it is. */
+static void case_pinned(struct region *r, unsigned int act)
+{
+	struct io_uring_params params = { 0 };
+	struct iovec pins[MAX_PAGES];
+	uint64_t before[MAX_PAGES];
+	unsigned int n = 0;
+	struct child c;
+	int ring;
+
+	ring = syscall(SYS_io_uring_setup, 1, &params);
+	if (ring < 0)
+		skip();
+	/* Into the swap cache, as reclaim does not put pinned folios there. */
+	lose(r, PAGEOUT);
+	check_all(r, "before they are pinned");
+	/* The first half of each folio is not exclusive, and the pin does not show. */
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (i % r->block >= r->block / 2 &&
+		    madvise(r->at[i], PAGE, MADV_DONTFORK))
+			die("MADV_DONTFORK");
+	{
+		char *at[MAX_PAGES];
+
+		memcpy(at, r->at, sizeof(at));
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (i % r->block >= r->block / 2)
+				r->at[i] = NULL;
+		c = fork_child(r);
+		memcpy(r->at, at, sizeof(at));
+	}
+	end_child(&c);
+	madvise(r->map, r->pages * PAGE, MADV_DOFORK);
+	for (unsigned long i = r->block * 3 / 4; i < r->pages; i += 2 * r->block) {
+		pins[n].iov_base = r->at[i];
+		pins[n++].iov_len = PAGE;
+	}
+	if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, pins, n))
+		skip();
+	pagemap_of(r, before);
+	for (unsigned int round = 0; round < 2; round++) {
+		lose(r, act);
+		check_in_any_order(r, "pinned");
+		for (unsigned long i = 0; i < r->pages; i++)
+			put(r, i, 2 + round);
+		for (unsigned int k = 0; k < n; k++) {
+			unsigned long i = ((char *)pins[k].iov_base - r->map) / PAGE;
+
+			if (PM_PFN(pagemap_at(r->at[i])) != PM_PFN(before[i]))
+				bad("page %lu is pinned, and another one is mapped", i);
+		}
+	}
+	lose(r, act);
+	check_in_any_order(r, "pinned, written");
+	close(ring);
+}
+
+/* --- Counters ------------------------------------------------------------ */
+
+struct counts {
+	long anon, file, shmem, swap;	/* pages */
+};
+
+static struct counts count_process(void)
+{
+	static const char status[] = "/proc/self/status";
+	struct counts c = {
+		.anon = number_in(status, "RssAnon:") / 4,
+		.file = number_in(status, "RssFile:") / 4,
+		.shmem = number_in(status, "RssShmem:") / 4,
+		.swap = number_in(status, "VmSwap:") / 4,
+	};
+
+	return c;
+}
+
+static struct counts count_region(const struct region *r)
+{
+	struct counts c = { 0 };
+	uint64_t entries[MAX_PAGES];
+
+	pagemap_of(r, entries);
+	for (unsigned long i = 0; i < r->pages; i++) {
+		if (entries[i] & PM_PRESENT) {
+			if (r->kind->bit == DISK)
+				c.file++;
+			else if (r->kind->bit == SHARED)
+				c.shmem++;
+			else
+				c.anon++;
+		} else if (entries[i] & PM_SWAP) {
+			c.swap++;
+		}
+	}
+	return c;
+}
+
+static void compare_counts(const struct region *r, const struct counts *base,
+			   const char *when)
+{
+	struct counts is = count_process(), here = count_region(r);
+	/* Each CPU keeps back up to a batch, now and when @base was taken. */
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	long slack = 2 * cpus * (cpus > 16 ? 2 * cpus : 32);
+
+	if (labs(is.anon - base->anon - here.anon) > slack ||
+	    labs(is.file - base->file - here.file) > slack ||
+	    labs(is.shmem - base->shmem - here.shmem) > slack ||
+	    labs(is.swap - base->swap - here.swap) > slack)
+		bad("%s: anon %+ld, file %+ld, shmem %+ld, swap %+ld; mapped %ld %ld %ld %ld",
+		    when, is.anon - base->anon, is.file - base->file,
+		    is.shmem - base->shmem, is.swap - base->swap, here.anon, here.file,
+		    here.shmem, here.swap);
+}
+
+/* What is kept back hides small errors: often the same, so that they grow. */
+static void case_counters(struct region *r, unsigned int act)
+{
+	struct counts base = count_process(), here = count_region(r);
+
+	base.anon -= here.anon;
+	base.file -= here.file;
+	base.shmem -= here.shmem;
+	base.swap -= here.swap;
+	for (unsigned int round = 0; round < 4; round++) {
+		for (unsigned long i = 0; i < r->pages; i++)
+			put(r, i, 2 + round);
+		compare_counts(r, &base, "all there");
+		lose(r, act);
+		compare_counts(r, &base, "all away");
+		for (unsigned long i = 0; i < r->pages; i++)
+			if (in_pattern(r, i))
+				check(r, i, "of the pattern");
+		compare_counts(r, &base, "some of it back");
+		lose(r, act);
+		compare_counts(r, &base, "away again");
+	}
+	drop(r);
+	compare_counts(r, &base, "unmapped");
+}
+
+/* --- Writes that go on --------------------------------------------------- */
+
+static atomic_bool counting;
+static uint64_t counted[MAX_PAGES];
+
+static void *count_all(void *arg)
+{
+	struct region *r = arg;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) > 1)
+		pin(1);
+	while (atomic_load(&counting))
+		for (unsigned long i = 0; i < r->pages; i++) {
+			(*(volatile uint64_t *)(r->at[i] + 8))++;
+			counted[i]++;
+		}
+	return NULL;
+}
+
+static void case_lost_writes(struct region *r, unsigned int act)
+{
+	pthread_t thread;
+	int lost = 0;
+
+	for (unsigned long i = 0; i < r->pages; i++)
+		*(volatile uint64_t *)(r->at[i] + 8) = 0;
+	memset(counted, 0, sizeof(counted));
+	atomic_store(&counting, true);
+	if (pthread_create(&thread, NULL, count_all, r))
+		die("pthread_create");
+	for (int i = 0; i < 12; i++) {
+		if (act == PAGEOUT)
+			pageout_runs(r);
+		else
+			migrate_runs(r);
+		usleep(pick(2000));
+	}
+	atomic_store(&counting, false);
+	pthread_join(thread, NULL);
+	for (unsigned long i = 0; i < r->pages; i++)
+		lost += *(volatile uint64_t *)(r->at[i] + 8) != counted[i];
+	if (lost)
+		bad("writes to %d pages of %lu were lost, of %lu to each", lost, r->pages,
+		    (unsigned long)counted[0]);
+	check_all(r, "beside the counter");
+}
+
+/* --- Poison -------------------------------------------------------------- */
+
+static bool can_poison(void)
+{
+	return !madvise((void *)PAGE, 0, MADV_HWPOISON);
+}
+
+static void poison(struct region *r, unsigned long i)
+{
+	if (sigsetjmp(fault_jump, 1)) {
+		fault_expected = false;
+		return;
+	}
+	/* It may kill us, or tell later. */
+	fault_expected = true;
+	madvise(r->at[i], PAGE, MADV_HWPOISON);
+	fault_expected = false;
+}
+
+/*
+ * Of the folios one has a bad page. The kernel splits a folio to get rid of it;
+ * it cannot while somebody else (a pipe) holds the folio: then a large folio with a
+ * bad page stays mapped, and unmapping has to tell that page from the others.
+ */
+static void case_poison(struct region *r, unsigned int act)
+{
+	unsigned long split = r->block / 2, whole = 3 * r->block + r->block / 3;
+	struct iovec v = { r->at[whole + 1], PAGE };
+	unsigned long away = 0;
+	int held[2];
+
+	if (pipe2(held, O_CLOEXEC) || vmsplice(held[1], &v, 1, 0) != (ssize_t)PAGE)
+		die("vmsplice");
+	poison(r, split);
+	poison(r, whole);
+	close(held[0]);
+	close(held[1]);
+	for (unsigned int round = 0; round < 2; round++) {
+		lose(r, act);
+		for (unsigned long i = 0; i < r->pages; i++) {
+			if (i == split || i == whole)
+				continue;
+			check(r, i, "beside a bad page");
+			put(r, i, 2 + round);
+		}
+	}
+	away += !try_touch(r, split);
+	if (!away)
+		bad("page %lu is bad, and can be read", split);
+	/* Reclaim leaves such a folio alone; migration must not take the page along. */
+	if (act == MIGRATE && try_touch(r, whole))
+		bad("page %lu is bad, and can be read", whole);
+	forget(r, split);
+	forget(r, whole);
+	lose(r, act);
+	check_all(r, "beside what was a bad page");
+}
+
+/* --- The tests ----------------------------------------------------------- */
+
+static const struct property {
+	const char *name;
+	void (*run)(struct region *r, unsigned int act);
+	unsigned int kinds, acts;
+	/* Runs are long and of one kind: batches are expected. */
+	bool batches;
+	/* Most pages must go: else it is no test. */
+	bool most;
+	/* Swap in the background, and with it the swap cache, makes a difference. */
+	bool loop;
+	bool (*possible)(void);
+	const char *needs;
+} properties[] = {
+	{ "content", case_content, ALL_ANON | SHARED | DISK, ANYHOW, true, true, true,
+	  NULL, NULL },
+	{ "holes", case_holes, MID | SHARED, ANYHOW, true, true, true, NULL, NULL },
+	{ "dirty", case_dirty, ALL_ANON, ANYHOW, true, true, true, NULL, NULL },
+	{ "dirty shared", case_dirty_shared, SHARED, ANYHOW, true, true, false, NULL, NULL },
+	{ "dirty file", case_dirty_file, DISK, ANYHOW, true, false, false, NULL, NULL },
+	{ "young", case_young, MID | SHARED | DISK, ANYHOW, true, true, false, NULL, NULL },
+	{ "soft-dirty", case_soft_dirty, ALL_ANON, ANYHOW, true, true, true,
+	  can_soft_dirty, "CONFIG_MEM_SOFT_DIRTY" },
+	{ "soft-dirty shared", case_soft_dirty, SHARED, MIGRATE, true, true, false,
+	  can_soft_dirty, "CONFIG_MEM_SOFT_DIRTY" },
+	{ "uffd-wp", case_uffd_wp, ALL_ANON, ANYHOW, false, true, true, NULL,
+	  "CONFIG_USERFAULTFD" },
+	{ "uffd-wp shared", case_uffd_wp, SHARED, ANYHOW, false, true, false, NULL,
+	  "CONFIG_PTE_MARKER_UFFD_WP" },
+	{ "uffd-wp file", case_uffd_wp, DISK, ANYHOW, false, true, false, NULL,
+	  "CONFIG_PTE_MARKER_UFFD_WP and large file folios" },
+	{ "protected", case_protected, MID | SHARED, ANYHOW, false, true, false,
+	  NULL, NULL },
+	{ "exclusive, child gone", case_exclusive_gone, ALL_ANON, ANYHOW, true, true, true,
+	  NULL, NULL },
+	{ "exclusive, child there", case_exclusive_there, ANON, RECLAIM | MIGRATE, true,
+	  true, true, NULL, NULL },
+	{ "parts", case_parts, MID, RECLAIM | MIGRATE, false, false, true, NULL, NULL },
+	{ "halves", case_halves, MID | SHARED, ANYHOW, true, true, true, NULL, NULL },
+	{ "crossing", case_crossing, ALL_ANON | SHARED, ANYHOW, true, true, false,
+	  NULL, NULL },
+	{ "middle", case_middle, MID | SHARED | DISK, ANYHOW, false, true, false,
+	  NULL, NULL },
+	{ "twice", case_twice, SHARED | DISK, RECLAIM | MIGRATE, true, false, false,
+	  NULL, NULL },
+	{ "mlock", case_mlock, ANON, ANYHOW, false, false, false, NULL, NULL },
+	{ "lazyfree", case_lazyfree, ANON, ANYHOW, false, false, false, NULL, NULL },
+	{ "pinned", case_pinned, MID, ANYHOW, false, false, true, NULL,
+	  "CONFIG_IO_URING" },
+	{ "counters", case_counters, BIG | DISK, PAGEOUT | MIGRATE, true, true, false,
+	  NULL, NULL },
+	{ "lost writes", case_lost_writes, MID | SHARED, PAGEOUT | MIGRATE, true, false,
+	  true, NULL, NULL },
+	{ "poison", case_poison, MID, PAGEOUT | MIGRATE, false, false, false, can_poison,
+	  "CONFIG_MEMORY_FAILURE" },
+};
+
+#define PROPERTIES	((int)(sizeof(properties) / sizeof(properties[0])))
+
+static enum swap main_swap;
+static long gone, there;	/* pages, in all cases of a test */
+
+static void run_case(const struct property *p, const struct kind *kind, unsigned int act,
+		     const char *pass)
+{
+	static struct region r;
+	int status, before;
+	const char *said;
+	pid_t pid;
+
+	before = results->bad;
+	pattern_seed = pick(256);
+	results->skipped = false;
+	results->taken = 0;
+	results->possible = 0;
+	choose_thp(kind->kb);
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		alarm(CASE_SECONDS);
+		signal(SIGBUS, on_fault);
+		signal(SIGSEGV, on_fault);
+		enter_cgroup();
+		populate(&r, kind);
+		p->run(&r, act);
+		drop(&r);
+		_exit(0);
+	}
+	if (waitpid(pid, &status, 0) != pid)
+		die("waitpid");
+	if (status)
+		bad("it ended with %#x", status);
+	if (p->most && !results->skipped && results->taken * 2 < results->possible)
+		printf("# %s, %s, %s, %s: only %ld of %ld pages went\n", p->name, kind->name,
+		       act_names[act], pass, results->taken, results->possible);
+	gone += results->taken;
+	there += results->possible;
+	said = kernel_complaint();
+	if (said)
+		bad("the kernel said: %s", said);
+	if (results->bad == before)
+		return;
+	printf("# %s, %s, %s, %s: %d complaints\n", p->name, kind->name, act_names[act], pass,
+	       results->bad - before);
+	for (int i = 0; i < results->lines; i++)
+		printf("#   %s\n", results->line[i]);
+	results->lines = 0;
+}
+
+/* What is slow, and no different in the background, is left out there. */
+static bool wanted_in_background(const struct kind *kind, unsigned int act)
+{
+	return kind->bit & (SMALL | MID | SHARED) &&
+	       (act == PAGEOUT || kind->bit == MID);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void run_property(const struct property *p, int enabled, const char *pass)
+{
+	double started = now();
+	long batches = vm_counter("rmap_batch_runs"), in_batches = vm_counter("rmap_batch_pages");
+	int cases = 0, skipped = 0;
+	bool ok;
+
+	if (p->possible && !p->possible()) {
+		tap_skip(p->needs, "rmap_batch %s (%s)", p->name, pass);
+		return;
+	}
+	memset(results, 0, sizeof(*results));
+	gone = 0;
+	there = 0;
+	for (unsigned long k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+		for (unsigned int act = PAGEOUT; act <= MIGRATE; act <<= 1) {
+			if (!(p->kinds & kinds[k].bit && p->acts & act) ||
+			    (act == RECLAIM && !cgroup[0]) ||
+			    (act == MIGRATE && !two_nodes()) ||
+			    (swap_now != main_swap && !wanted_in_background(&kinds[k], act)) ||
+			    (!enabled && !(kinds[k].bit & (MID | SHARED | DISK))))
+				continue;
+			run_case(p, &kinds[k], act, pass);
+			skipped += results->skipped;
+			cases++;
+		}
+	if (cases == skipped) {
+		tap_skip(p->needs ? p->needs : "large folios", "rmap_batch %s (%s)",
+			 p->name, pass);
+		return;
+	}
+	batches = vm_counter("rmap_batch_runs") - batches;
+	in_batches = vm_counter("rmap_batch_pages") - in_batches;
+	ok = !results->bad && (!p->most || gone * 2 >= there);
+	if (enabled > 0 && p->batches)
+		ok &= batches > 0 && in_batches > batches;
+	if (enabled <= 0)
+		ok &= !batches && !in_batches;
+	tap_result(ok,
+		   "rmap_batch %s (%s): %d cases in %.1f s, %d complaints, %ld of %ld pages gone, %ld in %ld batches",
+		   p->name, pass, cases - skipped, now() - started, results->bad,
+		   gone, there, in_batches, batches);
+}
+
+/* --- A pass: all tests with one switch setting and one kind of swap ------ */
+
+/* Nothing of what the cases had may be left: not in memory, and not in swap. */
+static void look_at_the_rest(const char *pass)
+{
+	const char *rest;
+
+	tap_result(swap_off_in_time(swap_now),
+		   "rmap_batch swap (%s): all entries are free at the end", pass);
+	if (!cgroup[0])
+		return;
+	rest = cgroup_rest();
+	tap_result(!rest[0], "rmap_batch memory cgroup (%s): left in it: %s", pass,
+		   rest[0] ? rest : "nothing");
+}
+
+static void run_pass(int enabled, enum swap swap, const char *only)
+{
+	char pass[64];
+
+	snprintf(pass, sizeof(pass), "%s, %s", enabled < 0 ? "stock" : enabled ? "on" : "off",
+		 swap_names[swap]);
+	if (!swap_on(swap)) {
+		tap_skip(swap == RAM ? "a free RAM disk of 32 MB" : "a loop device",
+			 "rmap_batch (%s)", pass);
+		/* Then all is done with the one that is left. */
+		main_swap = LOOP;
+		return;
+	}
+	swap_now = swap;
+	switch_rmap_batch(enabled);
+	if (!make_cgroup("rmap_batch"))
+		printf("# no memory cgroup: nothing is tested with memory.reclaim\n");
+	for (int i = 0; i < PROPERTIES; i++)
+		if ((!only || !strcmp(only, properties[i].name)) &&
+		    (swap == main_swap || properties[i].loop))
+			run_property(&properties[i], enabled, pass);
+	look_at_the_rest(pass);
+	remove_cgroup();
+}
+
+int main(int argc, char **argv)
+{
+	int rounds = argc > 2 ? atoi(argv[2]) : 1, enabled;
+	const char *only = argc > 3 ? argv[3] : NULL;
+	char text[8];
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: rmap_batch DIR [ROUNDS] [PROPERTY]\n");
+		return 2;
+	}
+	dir = argv[1];
+	if (geteuid())
+		tap_skip_all("root is needed");
+	if (!try_read(THP "hugepages-64kB/enabled", text, sizeof(text)))
+		tap_skip_all("this kernel has no large folios of several sizes");
+	if (!two_nodes())
+		printf("# one NUMA node: nothing is tested with migration\n");
+	results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (results == MAP_FAILED)
+		die("mmap");
+	save_system();
+	watch_kernel_log();
+	/* So that no case is the first to read a page of this program. */
+	mlockall(MCL_CURRENT);
+	munlockall();
+	random_state = 88172645463325252ULL;
+	enabled = rmap_batch_enabled();
+	for (int i = 0; i < rounds; i++) {
+		for (int on = 1; on >= (enabled < 0 ? 1 : 0); on--) {
+			main_swap = RAM;
+			run_pass(enabled < 0 ? -1 : on, RAM, only);
+			/* Switched off all is as stock: a part of it is enough. */
+			if (on || main_swap == LOOP)
+				run_pass(enabled < 0 ? -1 : on, LOOP, only);
+		}
+		random_state += 0x9e3779b97f4a7c15ULL;
+	}
+	return tap_end();
+}

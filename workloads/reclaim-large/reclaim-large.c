@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * reclaim-large: what it costs to take the mappings of folios away, page by page of
+ * them: of small folios, and of large ones that are mapped by single page table
+ * entries. No figure has any I/O in it.
+ *
+ *	unmap	MADV_PAGEOUT of folios that are in the swap cache, clean, and held by
+ *		a pipe: they are unmapped, and then must stay. So this is the unmap
+ *		step and what comes with it for a folio (isolating it, finding that
+ *		it cannot go, putting it back), but neither writing nor freeing. The
+ *		larger the folio, the more of it is the unmap step alone. Shared
+ *		memory takes the path of files (no swap entries)
+ *	out	MADV_PAGEOUT of the same without the pipe: they are freed
+ *	move	move_pages() of fresh memory to another NUMA node, with the copying.
+ *		Fresh, as Linux takes a large folio for partly mapped after it has
+ *		moved it entry by entry, and splits it the next time
+ *
+ * A second thread of the process has been on another CPU, which now is idle, so
+ * that TLB flushes are left for later and come together, as they do in programs with
+ * threads; "local" is without it.
+ *
+ * Each case is a process of its own. The sizes of folios are chosen through sysfs and
+ * left as they are at the end: this is for a guest.
+ */
+#define WORKLOAD "reclaim-large"
+#include "../workload.h"
+#include <fcntl.h>
+#include <linux/loop.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/swap.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define THP		"/sys/kernel/mm/transparent_hugepage/"
+#define HUGE_BYTES	(2UL << 20)
+#define SWAP_BYTES	(96UL << 20)
+#define SLOTS		1024UL		/* pages that one pipe holds */
+#define MOVE_ALL	4		/* MPOL_MF_MOVE_ALL */
+
+static uint64_t pages = 4096;
+static int swap_fd;
+
+static void put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		die("Cannot write '%s' to %s: %s.", text, path, strerror(errno));
+	close(fd);
+}
+
+/* Who asks for large folios gets those of @kb; 0: none. */
+static void choose_folios(unsigned int kb, const char *file)
+{
+	static const unsigned int sizes[] = { 16, 32, 64, 128, 256, 512, 1024, 2048 };
+	char path[128];
+
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		snprintf(path, sizeof(path), THP "hugepages-%ukB/%s", sizes[i], file);
+		put(path, sizes[i] != kb ? "never" :
+			  strcmp(file, "enabled") ? "advise" : "madvise");
+	}
+}
+
+/* A block device, as large folios do not go to a swap file in one piece. */
+static void swap_on(void)
+{
+	struct loop_config config = { .info.lo_flags = LO_FLAGS_AUTOCLEAR };
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), number, memory;
+	uint32_t head[] = { 1, SWAP_BYTES / PAGE_BYTES - 1, 0 };
+	char path[64], page[PAGE_BYTES] = "";
+
+	number = control < 0 ? -1 : ioctl(control, LOOP_CTL_GET_FREE);
+	if (number < 0)
+		die("There is no loop device: %s.", strerror(errno));
+	close(control);
+	memory = memfd_create("swap", MFD_CLOEXEC);
+	memcpy(page + 1024, head, sizeof(head));
+	memcpy(page + PAGE_BYTES - 10, "SWAPSPACE2", 10);
+	if (memory < 0 || ftruncate(memory, SWAP_BYTES) ||
+	    pwrite(memory, page, PAGE_BYTES, 0) != (ssize_t)PAGE_BYTES)
+		die("Cannot make memory for swap: %s.", strerror(errno));
+	config.fd = memory;
+	snprintf(path, sizeof(path), "/dev/loop%d", number);
+	/* Open until the end, or the device would be gone. */
+	swap_fd = open(path, O_RDWR | O_CLOEXEC);
+	if (swap_fd < 0 || ioctl(swap_fd, LOOP_CONFIGURE, &config) || swapon(path, 0))
+		die("Cannot swap to %s: %s.", path, strerror(errno));
+	close(memory);
+}
+
+static void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("CPU %d is needed: %s.", cpu, strerror(errno));
+}
+
+/* --- A region of memory ------------------------------------------------------ */
+
+struct region {
+	unsigned int kb;	/* size of its folios */
+	int shared;
+	uint64_t *words;
+	int kick[2], kicked[2];	/* to the thread on the other CPU, and back */
+};
+
+static uint64_t *word_of(const struct region *r, uint64_t page)
+{
+	return r->words + page * PAGE_BYTES / sizeof(uint64_t);
+}
+
+static void map_region(struct region *r)
+{
+	char *at = mmap(NULL, pages * PAGE_BYTES + HUGE_BYTES, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (at == MAP_FAILED)
+		die("Cannot map memory: %s.", strerror(errno));
+	at = (char *)(((uintptr_t)at + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
+	r->words = mmap(at, pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
+			(r->shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_FIXED,
+			-1, 0);
+	if (r->words == MAP_FAILED)
+		die("Cannot map memory: %s.", strerror(errno));
+	madvise(r->words, pages * PAGE_BYTES, MADV_HUGEPAGE);
+	for (uint64_t i = 0; i < pages; i++)
+		*word_of(r, i) = i + 1;
+	/* Single entries for folios that have been mapped by one: as in zap. */
+	for (uint64_t i = 0; r->kb == 2048 && i < pages; i += HUGE_BYTES / PAGE_BYTES)
+		if (mprotect(word_of(r, i), PAGE_BYTES, PROT_READ) ||
+		    mprotect(word_of(r, i), PAGE_BYTES, PROT_READ | PROT_WRITE))
+			die("mprotect failed: %s.", strerror(errno));
+	/* So that nobody makes it one entry again. */
+	madvise(r->words, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
+}
+
+/* Fault all in again, and check that it is right. */
+static void read_region(const struct region *r)
+{
+	for (uint64_t i = 0; i < pages; i++)
+		if (*(volatile uint64_t *)word_of(r, i) != i + 1)
+			die("Page %llu holds %llu.", (unsigned long long)i,
+			    (unsigned long long)*word_of(r, i));
+}
+
+static void read_entries(const struct region *r, uint64_t *entries)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0 || pread(fd, entries, pages * 8, (uintptr_t)r->words / PAGE_BYTES * 8) !=
+	    (ssize_t)(pages * 8))
+		die("Cannot read /proc/self/pagemap: %s.", strerror(errno));
+	close(fd);
+}
+
+static uint64_t present(const struct region *r)
+{
+	uint64_t *entries = map_anonymous(pages * 8), n = 0;
+
+	read_entries(r, entries);
+	for (uint64_t i = 0; i < pages; i++)
+		n += entries[i] >> 63;
+	munmap(entries, pages * 8);
+	return n;
+}
+
+/* As far as frames that follow each other tell, in the folios that were asked for. */
+static void check_folios(const struct region *r)
+{
+	uint64_t *entries = map_anonymous(pages * 8), n = r->kb / 4, whole = 0, k;
+
+	read_entries(r, entries);
+	for (uint64_t i = 0; n && i < pages; i += n) {
+		for (k = 1; k < n && entries[i + k] << 9 == (entries[i] + k) << 9; k++)
+			;
+		whole += k == n && entries[i] % n == 0;
+	}
+	munmap(entries, pages * 8);
+	if (n && whole * n < pages * 9 / 10)
+		die("Only %llu of %llu folios of %u KB could be had.",
+		    (unsigned long long)whole, (unsigned long long)(pages / n), r->kb);
+}
+
+static void page_out(const struct region *r)
+{
+	if (madvise(r->words, pages * PAGE_BYTES, MADV_PAGEOUT))
+		die("MADV_PAGEOUT failed: %s.", strerror(errno));
+}
+
+static void wait_for_writeback(void)
+{
+	struct timespec pause = { .tv_nsec = 1000000 };
+	unsigned long long left = 1;
+	char line[128];
+	FILE *f;
+
+	while (left) {
+		nanosleep(&pause, NULL);
+		f = fopen("/proc/vmstat", "re");
+		if (!f)
+			die("Cannot read /proc/vmstat: %s.", strerror(errno));
+		while (fgets(line, sizeof(line), f))
+			if (sscanf(line, "nr_writeback %llu", &left) == 1)
+				break;
+		fclose(f);
+	}
+}
+
+/* One reference for each folio, so that it cannot be freed. */
+static void hold(const struct region *r)
+{
+	uint64_t step = r->kb ? r->kb / 4 : 1, held = 0;
+	int pipe_ends[2] = { -1, -1 };
+
+	for (uint64_t i = 0; i < pages; i += step, held++) {
+		struct iovec v = { word_of(r, i), 1 };
+
+		if (held % SLOTS == 0 &&
+		    (pipe(pipe_ends) ||
+		     fcntl(pipe_ends[1], F_SETPIPE_SZ, (int)(SLOTS * PAGE_BYTES)) < 0))
+			die("Cannot make a pipe: %s.", strerror(errno));
+		if (vmsplice(pipe_ends[1], &v, 1, SPLICE_F_NONBLOCK) != 1)
+			die("vmsplice failed: %s.", strerror(errno));
+	}
+}
+
+/* --- The other CPU ----------------------------------------------------------- */
+
+static void *visit(void *arg)
+{
+	struct region *r = arg;
+	char byte;
+
+	pin(1);
+	while (read(r->kick[0], &byte, 1) == 1)
+		if (write(r->kicked[1], &byte, 1) != 1)
+			break;
+	return NULL;
+}
+
+/* The address space is on the other CPU, which then goes idle. */
+static void touch_other_cpu(struct region *r)
+{
+	struct timespec pause = { .tv_nsec = 200000 };
+	char byte = 0;
+
+	if (write(r->kick[1], &byte, 1) != 1 || read(r->kicked[0], &byte, 1) != 1)
+		die("The other thread has gone.");
+	nanosleep(&pause, NULL);
+}
+
+/* --- What is measured -------------------------------------------------------- */
+
+/* Page out in steps of HUGE_BYTES; the time that all of them took, in ns. */
+static uint64_t timed_page_out(struct region *r, int local)
+{
+	static char *scratch;
+	uint64_t start, elapsed = 0, left;
+
+	if (!scratch)
+		scratch = map_anonymous(PAGE_BYTES);
+	*scratch = 1;
+	for (size_t at = 0; at < pages * PAGE_BYTES; at += HUGE_BYTES) {
+		char *step = (char *)r->words + at;
+
+		/*
+		 * What is still owed for the last step is flushed first, on all CPUs,
+		 * and an idle one is not of the address space any more after that.
+		 * Here it is flushed for another page: a part of a folio would split.
+		 */
+		if (madvise(scratch, PAGE_BYTES, MADV_COLD))
+			die("MADV_COLD failed: %s.", strerror(errno));
+		if (!local)
+			touch_other_cpu(r);
+		start = now_ns();
+		if (madvise(step, HUGE_BYTES, MADV_PAGEOUT))
+			die("MADV_PAGEOUT failed: %s.", strerror(errno));
+		elapsed += now_ns() - start;
+	}
+	left = present(r);
+	if (left > pages / 20)
+		die("%llu of %llu pages are still mapped.", (unsigned long long)left,
+		    (unsigned long long)pages);
+	return elapsed;
+}
+
+static uint64_t run_unmap(struct region *r, int local, uint64_t rounds)
+{
+	uint64_t elapsed = 0;
+
+	map_region(r);
+	check_folios(r);
+	if (!r->shared) {
+		page_out(r);
+		wait_for_writeback();
+		read_region(r);
+	}
+	hold(r);
+	for (uint64_t i = 0; i < rounds; i++) {
+		elapsed += timed_page_out(r, local);
+		read_region(r);
+	}
+	check_folios(r);
+	return elapsed;
+}
+
+static uint64_t run_out(struct region *r, int local, uint64_t rounds)
+{
+	uint64_t elapsed = 0;
+
+	for (uint64_t i = 0; i < rounds; i++) {
+		map_region(r);
+		check_folios(r);
+		page_out(r);
+		wait_for_writeback();
+		read_region(r);
+		check_folios(r);
+		elapsed += timed_page_out(r, local);
+		munmap(r->words, pages * PAGE_BYTES);
+	}
+	return elapsed;
+}
+
+static uint64_t run_move(struct region *r, int local, uint64_t rounds)
+{
+	uint64_t step = r->kb ? r->kb / 4 : 1, n = pages / step, elapsed = 0, start;
+	void **at = map_anonymous(n * sizeof(*at));
+	int *nodes = map_anonymous(n * sizeof(*nodes));
+	int *status = map_anonymous(n * sizeof(*status));
+
+	for (uint64_t i = 0; i < rounds; i++) {
+		uint64_t moved = 0;
+
+		map_region(r);
+		check_folios(r);
+		for (uint64_t k = 0; k < n; k++) {
+			at[k] = word_of(r, k * step);
+			nodes[k] = 1;
+			status[k] = -1;
+		}
+		if (!local)
+			touch_other_cpu(r);
+		start = now_ns();
+		if (syscall(SYS_move_pages, 0, n, at, nodes, status, MOVE_ALL) < 0)
+			die("move_pages failed: %s.", strerror(errno));
+		elapsed += now_ns() - start;
+		for (uint64_t k = 0; k < n; k++)
+			moved += status[k] == nodes[k];
+		if (moved < n * 9 / 10)
+			die("Only %llu of %llu folios moved.", (unsigned long long)moved,
+			    (unsigned long long)n);
+		read_region(r);
+		check_folios(r);
+		munmap(r->words, pages * PAGE_BYTES);
+	}
+	return elapsed;
+}
+
+static const struct test {
+	const char *name;
+	uint64_t (*run)(struct region *r, int local, uint64_t rounds);
+	uint64_t times;			/* rounds, as a multiple */
+	unsigned int kb;
+	int shared, local;
+} tests[] = {
+	{ "unmap_small",	run_unmap,	4,	0,	0, 0 },
+	{ "unmap_64k",		run_unmap,	4,	64,	0, 0 },
+	{ "unmap_2m",		run_unmap,	4,	2048,	0, 0 },
+	{ "unmap_shared_small",	run_unmap,	4,	0,	1, 0 },
+	{ "unmap_shared_64k",	run_unmap,	4,	64,	1, 0 },
+	{ "unmap_small_local",	run_unmap,	4,	0,	0, 1 },
+	{ "unmap_64k_local",	run_unmap,	4,	64,	0, 1 },
+	{ "out_small",		run_out,	1,	0,	0, 0 },
+	{ "out_64k",		run_out,	1,	64,	0, 0 },
+	{ "out_2m",		run_out,	1,	2048,	0, 0 },
+	{ "move_small",		run_move,	2,	0,	0, 0 },
+	{ "move_64k",		run_move,	2,	64,	0, 0 },
+};
+
+static void measure(const struct test *t, uint64_t rounds)
+{
+	struct region r = { .kb = t->kb, .shared = t->shared };
+	uint64_t elapsed;
+	char name[64];
+	pthread_t other;
+
+	pin(0);
+	if (!t->local) {
+		if (pipe(r.kick) || pipe(r.kicked))
+			die("Cannot make a pipe: %s.", strerror(errno));
+		start_thread(&other, visit, &r);
+	}
+	elapsed = t->run(&r, t->local, rounds * t->times);
+	snprintf(name, sizeof(name), "%s_ns_per_page", t->name);
+	figure(name, (double)elapsed / (double)(rounds * t->times) / (double)pages, "ns");
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t rounds = 4, mb = 16;
+	const char *only = NULL;
+	int i = 1, status;
+
+	for (; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--megabytes"))
+			mb = parse_number("--megabytes", argv[i + 1], 2, 32);
+		else if (!strcmp(argv[i], "--rounds"))
+			rounds = parse_number("--rounds", argv[i + 1], 1, 1000000);
+		else if (!strcmp(argv[i], "--only"))
+			only = argv[i + 1];
+		else
+			break;
+	}
+	if (i != argc)
+		die("usage: " WORKLOAD " [--megabytes N] [--rounds N] [--only FIGURE]");
+	pages = (mb << 20) / PAGE_BYTES & -(HUGE_BYTES / PAGE_BYTES);
+	pin(0);
+	swap_on();
+	for (size_t k = 0; k < ARRAY_SIZE(tests); k++) {
+		pid_t pid;
+
+		if (only && strncmp(only, tests[k].name, strlen(only)))
+			continue;
+		if (tests[k].run == run_move &&
+		    access("/sys/devices/system/node/node1", R_OK))
+			continue;
+		choose_folios(tests[k].kb, tests[k].shared ? "shmem_enabled" : "enabled");
+		fflush(stdout);
+		pid = fork();
+		if (pid < 0)
+			die("Cannot fork: %s.", strerror(errno));
+		if (!pid) {
+			measure(&tests[k], rounds);
+			fflush(stdout);
+			_exit(0);
+		}
+		if (waitpid(pid, &status, 0) != pid || status)
+			exit(1);	/* it has said why */
+	}
+	return 0;
+}
