@@ -978,8 +978,8 @@ static unsigned long luf_put_into_lot(struct list_head *parked,
 }
 
 /*
- * kswapd gives back what needs no interrupt; with one, if @short, there is no more
- * than that in the free lists, and it is worth it. Returns whether it was any.
+ * kswapd gives back what needs no interrupt; with one, too, if free pages
+ * are short and it is worth it. Returns whether it was any.
  */
 static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
 {
@@ -1016,7 +1016,7 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
 		return;
 	lot = luf_lots[pgdat->node_id];
 	lot->share -= lot->share / 8;
-	if (nr_pages >= nr_reclaimed / 2)
+	if (2 * nr_pages >= nr_reclaimed)
 		lot->share += LUF_SHARE / 8;
 	/* It takes its time; somebody may be waiting for pages meanwhile. */
 	if (zone)

@@ -117,6 +117,15 @@ static void *read_all(void *arg)
 	return NULL;
 }
 
+/* Returns when every page is hot in the TLB of its CPU. */
+static void start_reader(struct reader *r)
+{
+	if (pthread_create(&r->thread, NULL, read_all, r))
+		die("pthread_create");
+	while (!atomic_load(&r->hot))
+		;
+}
+
 static void put_new(int fd)
 {
 	uint64_t value = NEW;
@@ -312,10 +321,7 @@ static void run(const struct test *t)
 		if (!read_only)
 			fill_file(path, OLD);
 		r.map = map_file(path, t->flags);
-		if (pthread_create(&r.thread, NULL, read_all, &r))
-			die("pthread_create");
-		while (!atomic_load(&r.hot))
-			;
+		start_reader(&r);
 		parked += pageout((void *)r.map, "luf_park");
 		t->change(&r);
 		if (t->old_is_fine) {
@@ -581,10 +587,7 @@ static void offline_parked(void)
 	write_file(stale_ms, "60000");
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
-	if (pthread_create(&r.thread, NULL, read_all, &r))
-		die("pthread_create");
-	while (!atomic_load(&r.hot))
-		;
+	start_reader(&r);
 	for (int i = 0; i < 8; i++)
 		frames[i] = frame_of(r.map + i * 8 * PAGE / 8);
 	pageout((void *)r.map, "luf_park");
@@ -618,10 +621,7 @@ static void look_at_time(void)
 	write_file(stale_ms, "60000");
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
-	if (pthread_create(&r.thread, NULL, read_all, &r))
-		die("pthread_create");
-	while (!atomic_load(&r.hot))
-		;
+	start_reader(&r);
 	pageout((void *)r.map, "luf_park");
 	/* Others may park meanwhile (compaction does): a moment when none did. */
 	for (int i = 0; i < 10; i++) {
