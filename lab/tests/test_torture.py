@@ -11,6 +11,7 @@ import pytest
 
 from quell import machine
 from quell.checks import torture
+from quell.errors import QuellError
 from quell.paths import Cache
 
 GOOD = """# 2 CPUs, 2 nodes, seed 7
@@ -101,30 +102,35 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_mutant_that_survives_fails(bench: Any) -> None:
-    ready = bench({"A": STALE, "B": GOOD, "C": machine.GuestTimeout("it hangs")}, "A\nB\nC\nnone\n")
-    assert ready.mutants() == ["A", "B", "C"]
-    good, row = torture._mutant(ready, "A")
+    said = {"LUF_A": STALE, "RMAP_B": GOOD, "EARLY_C": machine.GuestTimeout("it hangs")}
+    ready = bench(said, "LUF_A\nRMAP_B\nEARLY_C\n")
+    mutants = ready.mutants()
+    assert mutants == ["LUF_A", "RMAP_B", "EARLY_C"]
+    good, row = torture._mutant(ready, mutants[0])
     assert good
     assert "user half" in row
     assert "0.12 s" in row
-    for name in ("B", "C"):
-        good, row = torture._mutant(ready, name)
+    for mutant in mutants[1:]:
+        good, row = torture._mutant(ready, mutant)
         assert not good
         assert "survived" in row
+    with pytest.raises(QuellError, match="nothing looks for the mutant ODD_ONE"):
+        bench({}, "LUF_A\nODD_ONE\n").mutants()
 
 
 def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ready = bench({"none": GOOD, "A": STALE, "B": GOOD}, "A\nB\n")
+    parts = len(torture.INTACT) + 1 + len(torture.VARIANTS)
+    ready = bench({"none": GOOD, "LUF_A": STALE, "LUF_B": GOOD}, "LUF_A\nLUF_B\n")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     result = torture.run(Cache(tmp_path))
-    assert (result.passed, result.failed) == (3 + len(torture.VARIANTS), 0)
+    assert (result.passed, result.failed) == (parts, 0)
     assert "preempt=full: 1,000 reads checked, 500 per second" in result.details
     result = torture.run_mutants(Cache(tmp_path))
     assert (result.passed, result.failed) == (1, 1)
     ready = bench({"none": GOOD}, "")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     assert torture.run_mutants(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
-    assert torture.run_full(Cache(tmp_path)).passed == 3 + len(torture.VARIANTS)
+    assert torture.run_full(Cache(tmp_path)).passed == parts
 
 
 def test_focused_program_finds_it() -> None:

@@ -186,7 +186,8 @@
  * What the architecture must promise (ARCH_SUPPORTS_LUF)
  * ------------------------------------------------------
  *  - What tlbflush_unmap_batch promises, and that a flush of a batch reaches
- *    CPUs that were added any time before.
+ *    CPUs that were added any time before. When it has returned no CPU may use
+ *    an entry; it need not have dropped it yet (arch/x86/mm/early_ack.c).
  *  - Setting the dirty bit through a cached clean entry re-walks the page table
  *    and faults if the PTE is gone (x86: yes; here the entries are read-only,
  *    too).
@@ -210,6 +211,7 @@
 #include <linux/pagemap.h>
 #include <linux/pagevec.h>
 #include <linux/quell.h>
+#include <linux/quell_mutants.h>
 #include <linux/rwsem.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
@@ -313,7 +315,7 @@ static unsigned int luf_max_stale_ms __read_mostly = 100;
  */
 static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
 {
-	if (!arch_luf_covered(&ledger->owing, mm) && !luf_mutant(NO_OWING)) {
+	if (!arch_luf_covered(&ledger->owing, mm) && !quell_mutant(LUF_NO_OWING)) {
 		spin_lock(&ledger->lock);
 		arch_luf_add_mm(&ledger->owing, mm);
 		spin_unlock(&ledger->lock);
@@ -351,12 +353,12 @@ static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
 	/* The clock before the mask: a label up to it has its CPUs there. */
 	smp_mb();
 	cpu = get_cpu();
-	if (!luf_mutant(AGED_UNCHECKED))
+	if (!quell_mutant(LUF_AGED_UNCHECKED))
 		label = arch_luf_least(&ledger->owing, label, cpu);
 	if (arch_luf_owes(&ledger->owing, cpu) && arch_luf_behind(cpu, label)) {
 		if (label >= oldest) {
 			arch_luf_only(&ledger->flushing, cpu);
-			if (!luf_mutant(AGED_NOT_LOCAL))
+			if (!quell_mutant(LUF_AGED_NOT_LOCAL))
 				arch_tlbbatch_flush(&ledger->flushing);
 		} else {
 			label = 0;
@@ -398,14 +400,14 @@ static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 	memset(&ledger->later, 0, sizeof(ledger->later));
 	arch_luf_sort(&ledger->flushing, &ledger->later, need);
 	behind = !arch_luf_empty(&ledger->flushing);
-	if (luf_mutant(DONE_EARLY)) {
+	if (quell_mutant(LUF_DONE_EARLY)) {
 		/* Before the flush. */
 		smp_store_release(&ledger->done, clock);
 		mdelay(1);
 	}
-	if (behind && !luf_mutant(SKIP_FLUSH))
+	if (behind && !quell_mutant(LUF_SKIP_FLUSH))
 		arch_tlbbatch_flush(&ledger->flushing);
-	if (!arch_luf_empty(&ledger->later) && !luf_mutant(DROP_LATER)) {
+	if (!arch_luf_empty(&ledger->later) && !quell_mutant(LUF_DROP_LATER)) {
 		/* Not behind what is needed now, but maybe what follows: R5. */
 		spin_lock(&ledger->lock);
 		arch_luf_add(&ledger->owing, &ledger->later);
@@ -500,7 +502,7 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 		if (nr_pages >= want)
 			break;
 		if ((unsigned long)folio->private > settled &&
-		    !luf_mutant(RELEASE_EARLY))
+		    !quell_mutant(LUF_RELEASE_EARLY))
 			break;
 		nr = folio_nr_pages(folio);
 		folio->private = NULL;
@@ -764,7 +766,7 @@ static __always_inline bool luf_content_fixed(struct address_space *mapping)
 {
 	struct inode *inode = mapping->host;
 
-	return (!inode_is_open_for_write(inode) || luf_mutant(IGNORE_WRITER)) &&
+	return (!inode_is_open_for_write(inode) || quell_mutant(LUF_IGNORE_WRITER)) &&
 	       !(inode->i_flags & (S_DAX | S_NOQUOTA)) &&
 	       !test_bit(AS_LUF_NEVER, &mapping->flags) &&
 	       !READ_ONCE(mapping->wb_err);
@@ -876,35 +878,35 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
 	struct address_space *mapping = folio->mapping;
 	u64 label, stamp;
 
-	if (pte_write(pteval) && !luf_mutant(DEFER_WRITABLE))
+	if (pte_write(pteval) && !quell_mutant(LUF_DEFER_WRITABLE))
 		return false;
 	if (folio_test_anon(folio)) {
 		/* A write protection that was not flushed yet: R2. */
-		if (mm_tlb_flush_pending(mm) && !luf_mutant(MIGRATE_PROTECTED))
+		if (mm_tlb_flush_pending(mm) && !quell_mutant(LUF_MIGRATE_PROTECTED))
 			return false;
-	} else if (pte_dirty(pteval) && !luf_mutant(DEFER_WRITABLE)) {
+	} else if (pte_dirty(pteval) && !quell_mutant(LUF_DEFER_WRITABLE)) {
 		return false;
 	}
 
-	if (!luf_mutant(NO_TLB_GEN))
+	if (!quell_mutant(LUF_NO_TLB_GEN))
 		arch_luf_unmapped(mm);
 	stamp = luf_debug_stamp();
 	label = luf_owe(mm);
 	if (!folio_test_anon(folio)) {
-		if (luf_mutant(CHECK_FIRST)) {
+		if (quell_mutant(LUF_CHECK_FIRST)) {
 			if (!luf_content_fixed(mapping))
 				return false;
 			mdelay(1);
 		}
-		if (!luf_mutant(NO_FILE_LABEL))
+		if (!quell_mutant(LUF_NO_FILE_LABEL))
 			luf_raise(&mapping->luf_label, label);
 		/* Pairs with luf_write_access(): R3 (b). */
 		smp_mb();
-		if (!luf_mutant(CHECK_FIRST) && !luf_content_fixed(mapping))
+		if (!quell_mutant(LUF_CHECK_FIRST) && !luf_content_fixed(mapping))
 			return false;
 	}
 	/* For luf_flush_pending(): R3 (a). */
-	if (!luf_mutant(NO_MM_LABEL))
+	if (!quell_mutant(LUF_NO_MM_LABEL))
 		luf_raise(&mm->luf_label, label);
 	luf_debug_open(folio, mm, address, pteval, nr, stamp);
 
@@ -916,7 +918,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
 static void luf_settle_kept(void)
 {
 	count_vm_event(LUF_KEPT_FLUSH);
-	if (!luf_mutant(LOSE_KEPT))
+	if (!quell_mutant(LUF_LOSE_KEPT))
 		luf_settle_all(luf_ledger_now(&luf));
 }
 
@@ -1035,7 +1037,7 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 {
 	LIST_HEAD(parked);
 
-	if (luf_mutant(MIGRATE_FREE))
+	if (quell_mutant(LUF_MIGRATE_FREE))
 		goto put;
 	if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
 	    __folio_test_movable(folio) || folio_test_mlocked(folio) ||
@@ -1097,7 +1099,7 @@ void luf_write_access(struct inode *inode)
 	smp_mb__after_atomic();
 	label = atomic64_read(&inode->i_mapping->luf_label);
 	if (likely(!label) || luf_ledger_done(&luf, label) ||
-	    luf_mutant(NO_WRITE_ACCESS))
+	    quell_mutant(LUF_NO_WRITE_ACCESS))
 		return;
 	count_vm_event(LUF_WRITE_ACCESS);
 	luf_settle_all(label);
@@ -1122,7 +1124,7 @@ bool __luf_flush_pending(struct mm_struct *mm)
 {
 	s64 label = atomic64_read(&mm->luf_label);
 
-	if (luf_mutant(NO_PENDING) || !label)
+	if (quell_mutant(LUF_NO_PENDING) || !label)
 		return false;
 	if (luf_ledger_done(&luf, label)) {
 		/* A label never comes back. */
@@ -1142,7 +1144,7 @@ bool __luf_flush_pending(struct mm_struct *mm)
 /* See luf_write_fault(). */
 void __luf_write_fault(struct mm_struct *mm)
 {
-	if (!luf_mutant(NO_WRITE_FAULT) && __luf_flush_pending(mm))
+	if (!quell_mutant(LUF_NO_WRITE_FAULT) && __luf_flush_pending(mm))
 		count_vm_event(LUF_WRITE_FAULT);
 }
 

@@ -24,9 +24,8 @@
  *	windows		how many were looked after; read only
  *	lost		how many were forgotten for want of records; read only
  *	fatal		panic at the first; 0 or 1, default 0
- *	mutant		the deliberate fault that is on, default "none"
- *	mutants		the names of all; read only
  */
+#include <linux/early_ack.h>
 #include <linux/hash.h>
 #include <linux/highmem.h>
 #include <linux/init.h>
@@ -75,8 +74,6 @@ static bool luf_debug_fatal;
 atomic64_t luf_debug_clock = ATOMIC64_INIT(0);
 DEFINE_PER_CPU(struct luf_debug_cpu, luf_debug_cpu);
 
-enum luf_mutant luf_mutant_on;
-
 /* What is complained about; filled in under the lock, printed outside of it. */
 struct luf_violation {
 	const char *what;
@@ -119,10 +116,13 @@ static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
 
 	if (arch_luf_lazy(cpu))
 		return false;
-	/* It leaves lazy TLB mode at the moment, and will compare. */
-	while (READ_ONCE(state->busy) && --patience)
+	/*
+	 * It leaves lazy TLB mode at the moment, or has acknowledged a flush: it
+	 * will compare, and uses no entry before.
+	 */
+	while ((READ_ONCE(state->busy) || early_ack_cpu_owes(cpu)) && --patience)
 		cpu_relax();
-	/* Pairs with luf_debug_caught_up(). */
+	/* Pairs with luf_debug_caught_up() and early_ack_carry_out(). */
 	smp_rmb();
 	return READ_ONCE(state->seen) < w->stamp &&
 	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) == w->mm;
@@ -341,53 +341,12 @@ void luf_debug_change(struct address_space *mapping, pgoff_t start, pgoff_t end)
 		luf_complain(&v);
 }
 
-static const char * const luf_mutant_names[] = {
-	"none",
-#define LUF_MUTANT_NAME(name)	#name,
-	LUF_MUTANTS(LUF_MUTANT_NAME)
-};
-
-static int luf_mutant_set(const char *val, const struct kernel_param *kp)
-{
-	int i = sysfs_match_string(luf_mutant_names, val);
-
-	if (i < 0)
-		return i;
-	WRITE_ONCE(luf_mutant_on, i);
-	return 0;
-}
-
-static int luf_mutant_get(char *buf, const struct kernel_param *kp)
-{
-	return sysfs_emit(buf, "%s\n", luf_mutant_names[luf_mutant_on]);
-}
-
-static int luf_mutants_get(char *buf, const struct kernel_param *kp)
-{
-	int i, at = 0;
-
-	for (i = LUF_MUTANT_NONE + 1; i < LUF_NR_MUTANTS; i++)
-		at += sysfs_emit_at(buf, at, "%s\n", luf_mutant_names[i]);
-	return at;
-}
-
-static const struct kernel_param_ops luf_mutant_ops = {
-	.set = luf_mutant_set,
-	.get = luf_mutant_get,
-};
-
-static const struct kernel_param_ops luf_mutants_ops = {
-	.get = luf_mutants_get,
-};
-
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "luf_debug."
 module_param_named(violations, luf_debug_violations, uint, 0444);
 module_param_named(windows, luf_debug_opened, ulong, 0444);
 module_param_named(lost, luf_debug_lost, ulong, 0444);
 module_param_named(fatal, luf_debug_fatal, bool, 0600);
-module_param_cb(mutant, &luf_mutant_ops, NULL, 0600);
-module_param_cb(mutants, &luf_mutants_ops, NULL, 0444);
 
 static int __init luf_debug_init(void)
 {
@@ -404,9 +363,6 @@ static int __init luf_debug_init(void)
 		list_add(&windows[i].list, &luf_windows_free);
 	}
 	luf_windows = windows;
-	if (luf_mutant_on)
-		pr_warn("luf_debug: the deliberate fault %s is on\n",
-			luf_mutant_names[luf_mutant_on]);
 	return 0;
 }
 core_initcall(luf_debug_init);

@@ -92,6 +92,7 @@
 #include <linux/mm_inline.h>
 #include <linux/pgtable.h>
 #include <linux/quell.h>
+#include <linux/quell_mutants.h>
 #include <linux/rmap.h>
 #include <linux/sched/mm.h>
 #include <linux/spinlock.h>
@@ -136,7 +137,8 @@ static bool rmap_run_fits(pte_t pte, pte_t first, struct page *page)
 {
 	return pte_present(pte) && pte_pfn(pte) == page_to_pfn(page) &&
 	       !((pte_flags(pte) ^ pte_flags(first)) & _PAGE_PRESENT) &&
-	       !pte_unused(pte) && !PageHWPoison(page);
+	       !pte_unused(pte) &&
+	       (!PageHWPoison(page) || quell_mutant(RMAP_POISONED));
 }
 
 /*
@@ -151,7 +153,7 @@ static bool rmap_run_begin(struct rmap_run *run, struct folio *folio,
 	pte_t first;
 
 	if (folio_test_hugetlb(folio) || folio_is_zone_device(folio) ||
-	    (pvmw->vma->vm_flags & VM_LOCKED))
+	    ((pvmw->vma->vm_flags & VM_LOCKED) && !quell_mutant(RMAP_MLOCKED)))
 		return false;
 	first = ptep_get(pvmw->pte);
 	if (!pte_present(first))
@@ -184,6 +186,8 @@ static bool rmap_run_more(const struct rmap_run *run)
 /* The record of a run that was @stale so far, with one more PTE. */
 static __always_inline pte_t rmap_run_merge(pte_t stale, pte_t pte)
 {
+	if (quell_mutant(RMAP_FIRST_ONLY))
+		return stale;
 	if (pte_write(pte))
 		stale = pte_mkwrite_novma(stale);
 	if (pte_dirty(pte))
@@ -236,7 +240,7 @@ static void rmap_run_end(struct rmap_run *run, struct page_vma_mapped_walk *pvmw
 		/* No page table is freed: not lazy CPUs, as flush_tlb_page(). */
 		flush_tlb_mm_range(run->mm, start, end, PAGE_SHIFT, false);
 
-	if (pte_dirty(run->stale))
+	if (pte_dirty(run->stale) && !quell_mutant(RMAP_LOSE_DIRTY))
 		folio_mark_dirty(run->folio);
 	folio_remove_rmap_ptes(run->folio, run->page - run->nr, run->nr,
 			       run->vma);
@@ -271,8 +275,11 @@ static bool rmap_discard(struct rmap_run *run, bool lazyfree)
 {
 	pte_t pte = rmap_run_clear(run);
 
-	pte_install_uffd_wp_if_needed(run->vma, run->address, run->ptep, pte);
-	if (lazyfree && !rmap_may_drop(run, pte)) {
+	if (!quell_mutant(RMAP_LOSE_MARKER))
+		pte_install_uffd_wp_if_needed(run->vma, run->address,
+					      run->ptep, pte);
+	if (lazyfree && !quell_mutant(RMAP_DROP_USED) &&
+	    !rmap_may_drop(run, pte)) {
 		rmap_run_put_back(run, pte);
 		return false;
 	}
@@ -288,7 +295,7 @@ static __always_inline bool rmap_may_share(struct rmap_run *run, pte_t pte,
 					   bool exclusive)
 {
 	return arch_unmap_one(run->mm, run->vma, run->address, pte) >= 0 &&
-	       !(exclusive &&
+	       !(exclusive && !quell_mutant(RMAP_SHARE_PINNED) &&
 		 folio_try_share_anon_rmap_pte(run->folio, run->page));
 }
 
@@ -304,11 +311,12 @@ static bool rmap_swap_out(struct rmap_run *run, swp_entry_t entry)
 	}
 
 	swp_pte = swp_entry_to_pte(entry);
-	if (exclusive)
+	if ((exclusive && !quell_mutant(RMAP_LOSE_EXCLUSIVE)) ||
+	    quell_mutant(RMAP_ALL_EXCLUSIVE))
 		swp_pte = pte_swp_mkexclusive(swp_pte);
-	if (pte_soft_dirty(pte))
+	if (pte_soft_dirty(pte) && !quell_mutant(RMAP_LOSE_SOFT_DIRTY))
 		swp_pte = pte_swp_mksoft_dirty(swp_pte);
-	if (pte_uffd_wp(pte))
+	if (pte_uffd_wp(pte) && !quell_mutant(RMAP_LOSE_UFFD_WP))
 		swp_pte = pte_swp_mkuffd_wp(swp_pte);
 	set_pte_at(run->mm, run->address, run->ptep, swp_pte);
 	rmap_run_took(run, pte);
@@ -361,7 +369,7 @@ bool __rmap_batch_unmap(struct folio *folio, struct page_vma_mapped_walk *pvmw,
 		rmap_into_mmlist(run.mm);
 		for (; rmap_run_more(&run) && rmap_swap_out(&run, entry); entry.val++)
 			;
-		if (rmap_run_more(&run))
+		if (rmap_run_more(&run) && !quell_mutant(RMAP_SWAP_LEAK))
 			swap_free_nr(entry, run.max - run.nr);
 	} else {
 		while (rmap_run_more(&run) && rmap_discard(&run, anon))
@@ -373,7 +381,8 @@ bool __rmap_batch_unmap(struct folio *folio, struct page_vma_mapped_walk *pvmw,
 	rmap_run_end(&run, pvmw, defer);
 	/* Before rss is lowered. */
 	update_hiwater_rss(run.mm);
-	add_mm_counter(run.mm, mm_counter(folio), -(long)run.nr);
+	add_mm_counter(run.mm, mm_counter(folio),
+		       quell_mutant(RMAP_ONE_COUNTED) ? -1L : -(long)run.nr);
 	if (swap)
 		add_mm_counter(run.mm, MM_SWAPENTS, run.nr);
 	return true;
@@ -395,20 +404,20 @@ static bool rmap_migrate(struct rmap_run *run)
 		return false;
 	}
 
-	if (pte_write(pte))
+	if (pte_write(pte) || quell_mutant(RMAP_ALL_WRITABLE))
 		entry = make_writable_migration_entry(pfn);
 	else if (exclusive)
 		entry = make_readable_exclusive_migration_entry(pfn);
 	else
 		entry = make_readable_migration_entry(pfn);
-	if (pte_young(pte))
+	if (pte_young(pte) && !quell_mutant(RMAP_LOSE_YOUNG))
 		entry = make_migration_entry_young(entry);
-	if (pte_dirty(pte))
+	if (pte_dirty(pte) && !quell_mutant(RMAP_LOSE_PTE_DIRTY))
 		entry = make_migration_entry_dirty(entry);
 	swp_pte = swp_entry_to_pte(entry);
-	if (pte_soft_dirty(pte))
+	if (pte_soft_dirty(pte) && !quell_mutant(RMAP_LOSE_SOFT_DIRTY))
 		swp_pte = pte_swp_mksoft_dirty(swp_pte);
-	if (pte_uffd_wp(pte))
+	if (pte_uffd_wp(pte) && !quell_mutant(RMAP_LOSE_UFFD_WP))
 		swp_pte = pte_swp_mkuffd_wp(swp_pte);
 	set_pte_at(run->mm, run->address, run->ptep, swp_pte);
 	trace_set_migration_pte(run->address, pte_val(swp_pte),

@@ -4,9 +4,9 @@
 ``luf_torture`` (a selftest) reads and judges, the kernel's torture module poisons
 and drains, and the ledger of the debug kernel (``luf_debug``) checks its rules.
 The kernel as it is must come through without a word from any of them. Then each
-deliberate fault that the debug kernel has (a *mutant*) is switched on: one of the
-three must catch it, or a selftest that looks for one case on purpose; or else they
-are not good enough to say anything.
+deliberate fault that the debug kernel has (a *mutant*) is switched on, of lazy unmap
+flush or of early acknowledgment: one of the three must catch it, or a selftest that
+looks for one case on purpose; or else they are not good enough to say anything.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from pathlib import Path
 
 from quell import build, machine, measure, source, ui, workload
 from quell.checks import CheckResult
-from quell.checks.vm import read_tap, selftests
+from quell.checks.vm import BRD, XFS, read_tap, selftests
 from quell.errors import QuellError
 from quell.paths import Cache
 
 PROGRAM = "luf_torture"
-# They look for single cases, and so find a fault in one of these at once.
-FOCUSED = ("luf_stale", "luf_migrate")
-MUTANTS = "/sys/module/luf_debug/parameters/mutants"
+MUTANTS = "/sys/module/quell_mutants/parameters/mutants"
 MEMORY_MIB = 512
 NODES = 2
 INTACT_S = 60
@@ -42,6 +40,42 @@ VARIANTS = {
     "no PCID": ("nopcid", "pti=off"),
     "freed memory is touched": ("init_on_free=1", "page_poison=1", "page_owner=on"),
 }
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How the faults of a mechanism are looked for.
+
+    ``programs``: selftests with arguments, that look for single cases, one after the
+    other until somebody complains; DATA is a folder on ext4. ``prepare``: shell, before.
+    ``memory``: of the guest, in MiB, in two nodes.
+    """
+
+    programs: tuple[str, ...]
+    prepare: str = ""
+    cpus: int = NODES
+    memory: int = MEMORY_MIB
+
+
+# By the beginning of the mutant's name.
+ATTACKS = {
+    "LUF": Attack(
+        (
+            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA 8 open", "luf_stale DATA 40 two",
+            "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
+        )
+    ),
+    "RMAP": Attack(("rmap_batch /mnt", "rmap_torture /mnt"), XFS, memory=1024),
+    # Two requests come together at a CPU only if two others send them.
+    "EARLY": Attack(("early_ack 4000",), cpus=4),
+}  # fmt: skip
+# What must find nothing in the kernel as it is.
+INTACT = (
+    Attack(("luf_stale DATA 4",)),
+    Attack(("luf_migrate DATA 4",)),
+    Attack(("rmap_batch /mnt",), XFS, memory=1024),
+    Attack(("early_ack 2000",), cpus=4),
+)
 # What a guest may take longer than the torture itself: boot, preparing files, stopping.
 _MARGIN_S = 150
 
@@ -117,21 +151,40 @@ class _Bench:
     disk: Path
     cache: Cache
 
-    def boot(self, words: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
+    def boot(
+        self, words: Sequence[str], append: Sequence[str], timeout: float, cpus: int = NODES,
+        memory: int = MEMORY_MIB,
+    ) -> machine.GuestResult:
         return machine.run_script(
-            self.image, list(words), cpus=NODES, append=append, timeout=timeout, data=self.disk,
-            fail_on_oops=False, nodes=(MEMORY_MIB // NODES * machine.MIB,) * NODES, cache=self.cache,
+            self.image, list(words), cpus=cpus, append=[BRD, *append], timeout=timeout, data=self.disk,
+            fail_on_oops=False, nodes=(memory // NODES * machine.MIB,) * NODES, cache=self.cache,
         )  # fmt: skip
 
     def torture(self, args: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
         words = [str(self.program), measure.DATA_DIR, *args]
         return self.boot(words, append, timeout)
 
+    def script(self, attack: Attack, append: Sequence[str], timeout: float) -> machine.GuestResult:
+        """Run the programs of ``attack`` until one fails or the ledger complains."""
+        lines = "\n".join(f"look {line}" for line in attack.programs)
+        script = _UNTIL_CAUGHT
+        for word, text in (
+            ("PREPARE", attack.prepare), ("PROGRAMS", lines), ("FOLDER", str(self.program.parent)),
+            ("DATA", measure.DATA_DIR),
+        ):  # fmt: skip
+            script = script.replace(word, text)
+        return self.boot(["/bin/sh", "-c", script], append, timeout, attack.cpus, attack.memory)
+
     def mutants(self) -> list[str]:
+        """Those for which there is an attack; QuellError if there is one without."""
         guest = self.boot(["cat", MUTANTS], (), 60)
         if guest.exit_code:
             raise QuellError("the debug kernel does not list its mutants", detail=guest.stderr)
-        return [name for name in guest.stdout.split() if name != "none"]
+        found = guest.stdout.split()
+        for name in found:
+            if name.partition("_")[0] not in ATTACKS:
+                raise QuellError(f"nothing looks for the mutant {name}")
+        return found
 
 
 def _intact(
@@ -153,40 +206,36 @@ def _intact(
     return True, f"{name}: {outcome.reads:,} reads checked, {outcome.rate:,} per second, no violation"
 
 
-# The programs that look for single cases, then the torture, until somebody complains.
 _UNTIL_CAUGHT = """
 seconds() { read up idle < /proc/uptime; echo $((${up%.*} - start)).${up#*.}; }
 start=0; start=$(seconds); start=${start%.*}
-for program in FOCUSED; do
-	FOLDER/$program DATA 4
+PREPARE
+export TAP_STOP=1
+look() {
+	FOLDER/$*
 	failed=$?
 	read violations < /sys/module/luf_debug/parameters/violations
 	[ $violations = 0 ] || { echo "# VIOLATION: by ledger after $(seconds) s"; exit 1; }
-	[ $failed = 1 ] && { echo "# VIOLATION: by $program after $(seconds) s"; exit 1; }
-done
-exec FOLDER/PROGRAM DATA --seconds SECONDS
+	[ $failed = 1 ] && { echo "# VIOLATION: by $1 after $(seconds) s"; exit 1; }
+}
+PROGRAMS
+exit 0
 """
 
 
 def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
-    """Torture the kernel with a fault; whether that was noticed, and the row of the table."""
-    script = _UNTIL_CAUGHT
-    for word, text in (
-        ("FOCUSED", " ".join(FOCUSED)), ("FOLDER", str(bench.program.parent)), ("PROGRAM", PROGRAM),
-        ("DATA", measure.DATA_DIR), ("SECONDS", str(MUTANT_S)),
-    ):  # fmt: skip
-        script = script.replace(word, text)
+    """Attack the kernel with a fault; whether that was noticed, and the row of the table."""
+    attack = ATTACKS[name.partition("_")[0]]
+    append = [f"quell_mutants.mutant={name}"]
     try:
-        guest = bench.boot(
-            ["/bin/sh", "-c", script], [f"luf_debug.mutant={name}"], MUTANT_S + _MARGIN_S
-        )
+        guest = bench.script(attack, append, MUTANT_S + _MARGIN_S)
     except machine.GuestTimeout as error:
         # It may hang, but then nobody has said what is wrong.
-        return False, f"{name:<28} survived: {error.message}"
+        return False, f"{name:<22} survived: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     if not outcome.by:
-        return False, f"{name:<28} survived {outcome.reads:,} reads"
-    return True, f"{name:<28} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
+        return False, f"{name:<22} survived {outcome.reads:,} reads"
+    return True, f"{name:<22} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
 
 
 def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResult:
@@ -200,9 +249,13 @@ def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResu
         return use(_Bench(kernel.image, selftests(folder)[PROGRAM], disk, cache))
 
 
-def _focused(bench: _Bench, name: str) -> tuple[bool, str]:
-    """Run one of FOCUSED on the kernel as it is: what fails there says nothing of a mutant."""
-    guest = bench.boot([str(bench.program.parent / name), measure.DATA_DIR, "4"], (), 300)
+def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
+    """The kernel as it is: what fails there says nothing of a mutant."""
+    name = attack.programs[0].split()[0]
+    try:
+        guest = bench.script(attack, (), 400)
+    except machine.GuestTimeout as error:
+        return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     passed, failed, _ = read_tap(guest.stdout)
     problems = [*outcome.problems, *failed]
@@ -212,7 +265,7 @@ def _focused(bench: _Bench, name: str) -> tuple[bool, str]:
 
 
 def _intact_and_variants(bench: _Bench, args: Sequence[str], timeout: float) -> CheckResult:
-    results = [_focused(bench, name) for name in FOCUSED]
+    results = [_focused(bench, attack) for attack in INTACT]
     results.append(_intact(bench, args, timeout, "intact"))
     args = ["--seconds", str(VARIANT_S)]
     for name, append in VARIANTS.items():
@@ -241,7 +294,7 @@ def run_mutants(cache: Cache) -> CheckResult:
 
     def each(bench: _Bench) -> CheckResult:
         results = []
-        rows = [f"{'mutant':<28} {'caught by':<12} {'after':>9}"]
+        rows = [f"{'mutant':<22} {'caught by':<12} {'after':>9}"]
         names = bench.mutants()
         with ui.progress("mutants", len(names)) as bar:
             for name in names:

@@ -2,11 +2,12 @@
 /*
  * Does lazy unmap flush ever let a CPU read what it must not? Usage:
  *
- *	luf_stale DIR [ROUNDS]
+ *	luf_stale DIR [ROUNDS [TEST]]
  *	luf_stale --make DIR
  *
  * with DIR on a file system that supports it. On one that is read-only, the first
- * two tests use the file that --make has made before. Each test has a reader
+ * two tests use the file that --make has made before. TEST is the beginning of the
+ * names of those to run. Each test has a reader
  * that spins on another CPU over a mapping that is hot in that CPU's TLB, and a
  * main thread that has the mapping paged out once (MADV_PAGEOUT), so that the
  * reader goes on through stale entries, and then does what must end that:
@@ -27,10 +28,10 @@
  * else happens in the mm in between, because a second madvise() or munmap()
  * would flush and hide it. Each test also wants to see, in luf_park, that the
  * folios were parked. Two more are races: an opener against the page-out, two
- * drains against each other (which shows only in the ledger of
- * CONFIG_QUELL_LUF_DEBUG). The last ones look whether folios that must not be
- * parked are not, whether parked pages are accounted for, and whether a window
- * that nothing ends is closed in time.
+ * drains against each other; in another the CPU that drains is the only one
+ * behind (both show only in the ledger of CONFIG_QUELL_LUF_DEBUG). The last ones
+ * look whether folios that must not be parked are not, whether parked pages are
+ * accounted for, and whether a window that nothing ends is closed in time.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -73,7 +74,13 @@ struct reader {
 static char path[4096], other_path[4096 + 8];
 static int rounds = 20;
 static bool read_only;
+static const char *only = "";
 static __thread sigjmp_buf *fault_jump;
+
+static bool wanted(const char *name)
+{
+	return !strncmp(name, only, strlen(only));
+}
 
 static void on_fault(int sig)
 {
@@ -307,7 +314,7 @@ static void run(const struct test *t)
 	char lot_pages[32];
 	long parked = 0;
 
-	if (t->possible && !t->possible())
+	if (!wanted(t->name) || (t->possible && !t->possible()))
 		return;
 	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
 	if (t->lot_pages)
@@ -433,17 +440,6 @@ static void *park_and_drain(void *arg)
 	return NULL;
 }
 
-static long nr_violations(void)
-{
-	static const char ledger[] = "/sys/module/luf_debug/parameters/violations";
-	char text[32];
-
-	if (access(ledger, R_OK))
-		return 0;
-	read_file(ledger, text, sizeof(text));
-	return atol(text);
-}
-
 /* Each drains what the other's CPU owes, while that is about to flush. */
 static void race_drains(void)
 {
@@ -460,6 +456,27 @@ static void race_drains(void)
 	found = nr_violations() - before;
 	tap_result(!found, "luf_stale two drains: %d each, %ld violations",
 		   rounds * 50, found);
+}
+
+/* Who drains is the only one behind: the other CPU has become idle. */
+static void drain_own(void)
+{
+	long before = nr_violations(), parked = 0, found;
+
+	fill_file(path, OLD);
+	for (int i = 0; i < rounds * 5; i++) {
+		void *map = map_file(path, MAP_SHARED);
+
+		touch_on_other_cpu(map);
+		for (unsigned long at = 0; at < SIZE; at += PAGE)
+			(void)*((volatile char *)map + at);
+		parked += pageout(map, "luf_park");
+		write_file(QUELL_SYSFS "luf/drain", "1");
+		munmap(map, SIZE);
+	}
+	found = nr_violations() - before;
+	tap_result(!found && parked, "luf_stale own CPU: %ld pages parked, %ld violations",
+		   parked, found);
 }
 
 static void try_to_park(const char *name, const char *file, bool writer,
@@ -667,7 +684,7 @@ int main(int argc, char **argv)
 	char on[8];
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: luf_stale DIR [ROUNDS] | --make DIR\n");
+		fprintf(stderr, "usage: luf_stale DIR [ROUNDS [TEST]] | --make DIR\n");
 		return 2;
 	}
 	if (argc > 2 && !strcmp(argv[1], "--make")) {
@@ -677,6 +694,8 @@ int main(int argc, char **argv)
 	}
 	if (argc > 2)
 		rounds = atoi(argv[2]);
+	if (argc > 3)
+		only = argv[3];
 	if (access(QUELL_SYSFS "luf/enabled", R_OK))
 		tap_skip_all("this kernel has no lazy unmap flush");
 	read_file(QUELL_SYSFS "luf/enabled", on, sizeof(on));
@@ -700,8 +719,14 @@ int main(int argc, char **argv)
 	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
 		run(&tests[i]);
 
-	race_open();
-	race_drains();
+	if (wanted("open race"))
+		race_open();
+	if (wanted("two drains"))
+		race_drains();
+	if (wanted("own CPU"))
+		drain_own();
+	if (*only)
+		return tap_end();
 	fill_file(path, OLD);
 	try_to_park("open for reading", path, false, true);
 	try_to_park("open for writing", path, true, false);

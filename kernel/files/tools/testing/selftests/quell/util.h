@@ -32,19 +32,6 @@
 
 static int tap_count, tap_failed;
 
-static inline void tap_result(bool ok, const char *fmt, ...)
-{
-	va_list args;
-
-	printf("%sok %d ", ok ? "" : "not ", ++tap_count);
-	va_start(args, fmt);
-	vprintf(fmt, args);
-	va_end(args);
-	putchar('\n');
-	fflush(stdout);
-	tap_failed += !ok;
-}
-
 /* A test that cannot be had without @why. */
 static inline void tap_skip(const char *why, const char *fmt, ...)
 {
@@ -91,6 +78,34 @@ static inline void read_file(const char *path, char *buf, int size)
 	if (!f || !fgets(buf, size, f))
 		die(path);
 	fclose(f);
+}
+
+/* What the ledger of CONFIG_QUELL_LUF_DEBUG has complained about so far. */
+static inline long nr_violations(void)
+{
+	static const char ledger[] = "/sys/module/luf_debug/parameters/violations";
+	char text[32];
+
+	if (access(ledger, R_OK))
+		return 0;
+	read_file(ledger, text, sizeof(text));
+	return atol(text);
+}
+
+static inline void tap_result(bool ok, const char *fmt, ...)
+{
+	va_list args;
+
+	printf("%sok %d ", ok ? "" : "not ", ++tap_count);
+	va_start(args, fmt);
+	vprintf(fmt, args);
+	va_end(args);
+	putchar('\n');
+	fflush(stdout);
+	tap_failed += !ok;
+	/* Who has put a fault into the kernel wants to know just this. */
+	if (getenv("TAP_STOP") && (!ok || nr_violations()))
+		exit(1);
 }
 
 /* A counter of /proc/vmstat; -1 if there is none of that name. */

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Deliberate faults (mutants), of which one can be switched on in a debug kernel
+ * to see whether the tests find it. See mm/quell_mutants.c.
+ */
+#ifndef _LINUX_QUELL_MUTANTS_H
+#define _LINUX_QUELL_MUTANTS_H
+
+#ifdef CONFIG_QUELL_MUTANTS
+
+#include <linux/compiler.h>
+
+/* Each takes away one thing that the argument of a mechanism rests on. */
+#define QUELL_MUTANTS(M)						\
+	/* mm/luf.c */							\
+	M(LUF_NO_OWING)		/* CPUs are not noted */		\
+	M(LUF_NO_TLB_GEN)	/* tlb_gen is not raised */		\
+	M(LUF_SKIP_FLUSH)	/* a drain flushes nobody */		\
+	M(LUF_DONE_EARLY)	/* done moves before the flush */	\
+	M(LUF_DROP_LATER)	/* CPUs that caught up are forgotten */	\
+	M(LUF_AGED_UNCHECKED)	/* everybody has caught up */		\
+	M(LUF_AGED_NOT_LOCAL)	/* but for this CPU */			\
+	M(LUF_RELEASE_EARLY)	/* the lot's labels do not matter */	\
+	M(LUF_LOSE_KEPT)	/* unmapped and kept: no flush */	\
+	M(LUF_DEFER_WRITABLE)	/* writable and dirty PTEs, too */	\
+	M(LUF_IGNORE_WRITER)	/* files that are open for writing */	\
+	M(LUF_CHECK_FIRST)	/* writers looked for, then marked */	\
+	M(LUF_NO_FILE_LABEL)	/* the file does not know */		\
+	M(LUF_NO_WRITE_ACCESS)	/* writers do not wait */		\
+	M(LUF_NO_MM_LABEL)	/* the mm does not know */		\
+	M(LUF_NO_PENDING)	/* munmap() and others do not ask */	\
+	M(LUF_NO_WRITE_FAULT)	/* write faults do not ask */		\
+	M(LUF_MIGRATE_FREE)	/* the source is freed at once */	\
+	M(LUF_MIGRATE_PROTECTED) /* write protected, not flushed yet */	\
+	/* mm/rmap_batch.c: of a run of PTEs */				\
+	M(RMAP_FIRST_ONLY)	/* the record is of the first PTE */	\
+	M(RMAP_LOSE_DIRTY)	/* the folio stays clean */		\
+	M(RMAP_LOSE_EXCLUSIVE)	/* swap entries are shared */		\
+	M(RMAP_ALL_EXCLUSIVE)	/* swap entries are not */		\
+	M(RMAP_LOSE_SOFT_DIRTY)						\
+	M(RMAP_LOSE_UFFD_WP)						\
+	M(RMAP_LOSE_MARKER)	/* uffd-wp of files */			\
+	M(RMAP_LOSE_YOUNG)	/* in migration entries */		\
+	M(RMAP_LOSE_PTE_DIRTY)	/* in migration entries */		\
+	M(RMAP_ALL_WRITABLE)	/* migration entries */			\
+	M(RMAP_POISONED)	/* poisoned pages are in it, too */	\
+	M(RMAP_MLOCKED)		/* VM_LOCKED is not looked for */	\
+	M(RMAP_DROP_USED)	/* lazily freed, and written again */	\
+	M(RMAP_SHARE_PINNED)	/* pins are not looked for */		\
+	M(RMAP_ONE_COUNTED)	/* rss */				\
+	M(RMAP_SWAP_LEAK)	/* what a short run did not use */	\
+	/* arch/x86/mm/early_ack.c */					\
+	M(EARLY_ACK_NO_FLUSH)	/* acknowledged, and that is all */	\
+	M(EARLY_ACK_FLUSH_LATER) /* with the next timer interrupt */	\
+	M(EARLY_ACK_DROP)	/* of several together the first only */
+
+#define QUELL_MUTANT_ENUM(name)	QUELL_MUTANT_##name,
+enum quell_mutant {
+	QUELL_MUTANT_NONE,
+	QUELL_MUTANTS(QUELL_MUTANT_ENUM)
+	QUELL_NR_MUTANTS
+};
+
+extern enum quell_mutant quell_mutant_on;
+#define quell_mutant(name)						\
+	unlikely(READ_ONCE(quell_mutant_on) == QUELL_MUTANT_##name)
+
+#else
+
+#define quell_mutant(name)	false
+
+#endif /* CONFIG_QUELL_MUTANTS */
+
+#endif /* _LINUX_QUELL_MUTANTS_H */
