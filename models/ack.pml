@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Early acknowledgment, arch/x86/mm/early_ack.c: senders go on when their target has
+ * received the request. Then nothing on the target reads or writes what they freed,
+ * and no walk meets a page table that they freed.
+ *
+ * A target that computes, takes interrupts and NMIs, switches to another mm
+ * (SWITCH) and goes offline (HOTPLUG). Two senders with a page of mm A and a message
+ * each. One of them also flushes another mm that the target was seen with, so that
+ * its message is used twice (AGAIN), or frees a page table (TABLES).
+ */
+#define NSENDER		2
+#define NPROC		(NSENDER + 1)
+#define TARGET		NSENDER		/* its store buffer */
+#define BIT(n)		(1 << (n))
+
+/* --- Memory ----------------------------------------------------------------------- */
+
+bool	pte[NSENDER] = true;	/* of mm A: maps page n, or nothing */
+bool	pde = true;		/* of mm A: leads to a page table */
+byte	tlb_gen = 1;		/* of mm A */
+bool	in_mask = true;		/* the target is in mm_cpumask() of mm A */
+bool	online = true;
+
+/* What nobody may use any more. */
+bool	free[NSENDER];		/* the frame of page n */
+bool	free_table;
+
+/* The messages; a list is the number of the first message plus 1, or 0. */
+bool	locked[NSENDER];	/* CSD_FLAG_LOCK */
+byte	next[NSENDER];
+bool	early[NSENDER];		/* CSD_FLAG_EARLY_ACK */
+bool	other_mm[NSENDER];	/* the request: not for mm A */
+byte	req_gen[NSENDER];	/* ... its new_tlb_gen; the range is page n */
+byte	queue;			/* call_single_queue of the target */
+bool	ipi;
+
+/* Stores wait in a buffer, in order: TSO. */
+#define A_PTE		0
+#define A_CONTENT	10	/* a store of the target to page n */
+#define A_ACK		20	/* csd_unlock() of message n */
+#define A_PDE		30
+
+chan buffer[NPROC] = [2] of { byte };
+
+#define STORE(me, addr)		buffer[me]!addr
+#define MB(me)			empty(buffer[me])
+
+inline commit(p)
+{
+	buffer[p]?addr;
+	if
+	:: addr < A_CONTENT -> pte[addr] = false
+	:: addr >= A_CONTENT && addr < A_ACK -> assert(!free[addr - A_CONTENT])
+	:: addr >= A_ACK && addr < A_PDE -> locked[addr - A_ACK] = false
+#ifdef TABLES
+	:: addr == A_PDE -> pde = false
+#endif
+	fi;
+	addr = 0
+}
+
+active proctype Memory()
+{
+	byte addr;
+
+end:	do
+	:: d_step { nempty(buffer[0]) -> commit(0) }
+	:: d_step { nempty(buffer[1]) -> commit(1) }
+	:: d_step { nempty(buffer[2]) -> commit(2) }
+	od
+}
+
+/* --- The target --------------------------------------------------------------------- */
+
+byte	tlb;			/* a bit per page of mm A that is cached */
+bool	upper;			/* a cached upper entry leads to the page table */
+byte	gen = 1;		/* the tlb_gen of mm A that it has reached */
+bool	loaded = true;		/* CR3 has mm A */
+bool	user = true;		/* runs a thread of mm A, interrupts on */
+bool	switching;		/* LOADED_MM_SWITCHING */
+bool	owed;			/* early_ack_owed */
+bool	stopping;		/* stop_machine() has stopped those who would send */
+byte	sending;		/* those between a look at cpu_online_mask and the queue */
+
+/* nmi_uaccess_okay() */
+#ifdef NO_OWED			/* it looks at early_ack_owed */
+#define MAY_READ		(loaded && !switching)
+#else
+#define MAY_READ		(loaded && !switching && !owed)
+#endif
+
+/* Fills the TLB whenever it likes, and uses it: the program, an NMI, a walk. */
+active proctype Walker()
+{
+end:	do
+	:: d_step { loaded && pte[0] && !(tlb & 1) -> tlb = tlb | 1 }
+	:: d_step { loaded && pte[1] && !(tlb & 2) -> tlb = tlb | 2 }
+	:: d_step { user && (tlb & 1) && MB(TARGET) -> STORE(TARGET, A_CONTENT) }
+	:: d_step { user && (tlb & 2) && MB(TARGET) -> STORE(TARGET, A_CONTENT + 1) }
+	:: d_step { (user || MAY_READ) && (tlb & 1) && free[0] -> assert(false) }
+	:: d_step { (user || MAY_READ) && (tlb & 2) && free[1] -> assert(false) }
+#ifdef TABLES
+	:: d_step { loaded && pde && !upper -> upper = true }
+	:: d_step { loaded && upper && free_table -> assert(false) }
+#endif
+	od
+}
+
+inline drop(which)
+{
+	tlb = tlb & ~(which);
+	upper = false
+}
+
+/* A range is flushed only if it is all that is missing. */
+#ifdef NO_GEN_NEXT		/* Linux: nothing before it */
+#define NOTHING_BEFORE(g)	true
+#else
+#define NOTHING_BEFORE(g)	(g == gen + 1)
+#endif
+#ifdef NO_GEN_LAST		/* Linux: nothing after it */
+#define NOTHING_AFTER(g)	true
+#else
+#define NOTHING_AFTER(g)	(g == reached)
+#endif
+
+/* flush_tlb_func() of page n for gen g; g == 0: of everything */
+inline flush(other, n, g)
+{
+	if
+	:: !loaded || other
+	:: else ->
+		if
+		:: g && g <= gen
+		:: else ->
+			reached = tlb_gen;
+			d_step {
+				if
+				:: reached == gen
+				:: reached != gen && g && NOTHING_BEFORE(g) && NOTHING_AFTER(g) ->
+					drop(BIT(n))
+				:: else -> drop(3)
+				fi;
+				gen = reached;
+				reached = 0
+			}
+		fi
+	fi
+}
+
+#ifdef NO_RELEASE		/* the acknowledgment comes after what was stored before */
+#define ACK(n)			locked[n] = false
+#else
+#define ACK(n)			STORE(TARGET, A_ACK + (n))
+#endif
+
+/* early_ack_take() of message n */
+inline take(n)
+{
+	d_step {
+		nr++;
+		if
+		:: nr == 1 -> work = n; work_other = other_mm[n]; work_gen = req_gen[n]
+#ifndef NO_MERGE		/* one flush for all */
+		:: else -> work_other = false; work_gen = 0
+#else
+		/* The range of the first, as if the others were in it. */
+		:: else -> work_gen = tlb_gen; gen = tlb_gen - 1
+#endif
+		fi
+	}
+#ifndef NO_OWED_FIRST		/* owed before it is acknowledged */
+	owed = true
+#endif
+}
+
+/* __flush_smp_call_function_queue() */
+inline handler()
+{
+	d_step { c = queue; queue = 0 };
+	/* early_ack_receive() */
+	do
+	:: c ->
+		c--;
+#ifndef NO_NEXT_FIRST		/* off the list before it is acknowledged */
+		after = next[c];
+#endif
+		if
+		:: early[c] ->
+			take(c);
+			ACK(c);
+#ifdef NO_OWED_FIRST
+			owed = true
+#endif
+		:: else -> rest = rest | BIT(c)
+		fi;
+#ifdef NO_NEXT_FIRST
+		after = next[c];
+#endif
+		d_step { c = after; after = 0 }
+	:: else -> break
+	od;
+	/* early_ack_carry_out() */
+	if
+	:: nr ->
+#ifdef NO_COPY			/* copied before it is acknowledged */
+		work_other = other_mm[work];
+		work_gen = req_gen[work];
+#endif
+#ifdef NO_OWED_LAST		/* owed until it is flushed */
+		owed = false;
+#endif
+#ifdef NO_RETURN_LAST		/* nothing else runs before it is flushed */
+		user = loaded;
+#endif
+#ifndef NO_FLUSH		/* it is flushed */
+		flush(work_other, work, work_gen);
+#endif
+		owed = false;
+		d_step { nr = 0; work = 0; work_other = false; work_gen = 0 }
+	:: else
+	fi;
+	/* The other calls: acknowledged when they are done. */
+	do
+	:: rest ->
+		c = (rest & 1 -> 0 : 1);
+		flush(other_mm[c], c, req_gen[c]);
+		ACK(c);
+		d_step { rest = rest & ~BIT(c); c = 0 }
+	:: else -> break
+	od;
+	skip
+}
+
+active proctype Target()
+{
+	byte c, after, rest, nr, work, work_gen, reached;
+	bool work_other, was_user;
+
+end:	do
+	:: d_step { ipi && online -> ipi = false; was_user = user; user = false };
+		handler();
+		d_step { user = was_user; was_user = false }
+#ifdef SWITCH
+	:: d_step { user -> user = false; switching = true };
+		/* switch_mm_irqs_off() to another mm */
+		d_step { MB(TARGET) -> in_mask = false };
+		d_step { loaded = false; switching = false }
+	:: d_step { online && !loaded && !ipi };
+		/* switch_mm_irqs_off() to mm A */
+		in_mask = true;
+		reached = tlb_gen;
+#ifdef NO_SWITCH_COMPARE	/* Linux: a load of an mm compares tlb_gen */
+		reached = gen;
+#endif
+		d_step {
+			if
+			:: gen != reached -> drop(3); gen = reached
+			:: else
+			fi;
+			loaded = true;
+			user = true;
+			reached = 0
+		}
+#endif
+#ifdef HOTPLUG
+	:: d_step { user && !sending -> user = false; stopping = true };
+#ifndef NO_DYING		/* Linux: smpcfd_dying_cpu() empties the queue */
+		handler();
+#endif
+		d_step {
+			MB(TARGET);
+			loaded = false;
+			in_mask = false;
+			online = false;
+			ipi = false;
+			stopping = false
+		}
+#endif
+	od
+}
+
+/* --- Senders --------------------------------------------------------------------------- */
+
+/* native_flush_tlb_multi() */
+inline send(other, g)
+{
+	d_step {
+		!stopping;
+		/* should_flush_tlb(); another mm: the target had just loaded that */
+		sent = online && (other || in_mask);
+		sending = sending + sent
+	};
+	if
+	:: sent ->
+		/* csd_lock() */
+		!locked[me];
+		locked[me] = true;
+		/* early_ack_post() */
+		other_mm[me] = other;
+		req_gen[me] = g;
+		/* llist_add(), and an interrupt if it was empty */
+		d_step {
+			MB(me);
+			if
+			:: !queue -> ipi = true
+			:: else
+			fi;
+			next[me] = queue;
+			queue = me + 1;
+			sending--
+		};
+		/* csd_lock_wait() */
+		!locked[me];
+		sent = false
+	:: else
+	fi
+}
+
+/* A page is unmapped and freed. */
+inline unmap()
+{
+	STORE(me, A_PTE + me);
+	/* inc_mm_tlb_gen() */
+	d_step { MB(me); tlb_gen++; new_gen = tlb_gen };
+	send(false, new_gen);
+	d_step { free[me] = true; new_gen = 0 }
+}
+
+proctype Sender(byte me)
+{
+	byte new_gen;
+	bool sent;
+
+	early[me] = true;
+	unmap()
+}
+
+/* Uses its message a second time at once. */
+proctype Again(byte me)
+{
+	byte new_gen;
+	bool sent;
+
+	early[me] = true;
+	if
+	:: send(true, 1); unmap()
+	:: unmap(); send(true, 1)
+	fi
+}
+
+#ifdef TABLES
+proctype Tables(byte me)
+{
+	byte new_gen;
+	bool sent;
+
+#ifdef NO_TABLES_SYNC		/* freed page tables: as in stock */
+	early[me] = true;
+#endif
+	STORE(me, A_PDE);
+	d_step { MB(me); tlb_gen++; new_gen = tlb_gen };
+	send(false, new_gen);
+	free_table = true
+}
+#endif
+
+init
+{
+	atomic {
+		run Sender(0);
+#ifdef TABLES
+		run Tables(1);
+#elif defined(AGAIN)
+		run Again(1);
+#else
+		run Sender(1);
+#endif
+	}
+}
