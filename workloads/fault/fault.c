@@ -6,16 +6,20 @@
  *   strided	one page in 16, in order (each in its own 64 KB)
  *   random	half of the region's pages, each once, in random order
  *
- * For each: the faults it took (as getrusage() counts them) and the time per
- * page touched. Where one fault brings one page the two agree; where a kernel
- * brings several pages at once, the faults go down and the time per fault goes
- * up, so that the time per page is the one to compare.
+ * For each: the faults it took (as getrusage() counts them), the time per page
+ * touched, the anonymous memory that there is when all is touched (RssAnon, which
+ * is exact), and the time munmap() takes for each of these. Where one fault brings one
+ * page the time per page is the time per fault; where a kernel brings several
+ * pages at once, the faults go down and the time per fault goes up, so that the
+ * time per page is the one to compare.
  *
- * The random order is the same in each run. One thread.
+ * The random order is the same in each run. One thread. Each order is a process of its
+ * own, so that what one has learned or left behind does not change the next.
  */
 #define WORKLOAD "fault"
 #include "../workload.h"
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #define STRIDE	16
 
@@ -58,13 +62,37 @@ static uint64_t at_random(uint32_t *order, uint64_t pages, uint64_t stride)
 	return pages / 2;
 }
 
-/* Touch the pages in @order; the faults are added to @faults. */
-static uint64_t touch(const uint32_t *order, uint64_t count, uint64_t pages,
-		      uint64_t *faults)
+/* RssAnon of this process. */
+static uint64_t anonymous_kb(void)
+{
+	static char text[16384];
+	FILE *file = fopen("/proc/self/status", "r");
+	const char *line;
+	size_t got;
+
+	if (!file)
+		die("Cannot open /proc/self/status: %s.", strerror(errno));
+	got = fread(text, 1, sizeof(text) - 1, file);
+	fclose(file);
+	text[got] = 0;
+	line = strstr(text, "\nRssAnon:");
+	if (!line)
+		die("/proc/self/status has no RssAnon.");
+	return strtoull(line + strlen("\nRssAnon:"), NULL, 10);
+}
+
+struct counts {
+	uint64_t faults, touch_ns, munmap_ns;
+	uint64_t anonymous_kb;		/* at most */
+};
+
+/* Touch the pages in @order; what that takes is added to @sum. */
+static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
+		  struct counts *sum)
 {
 	char *region = map_anonymous(pages * PAGE_BYTES);
 	uint64_t faults_before = minor_faults();
-	uint64_t start = now_ns(), elapsed, taken;
+	uint64_t start = now_ns(), elapsed, taken, kb;
 
 	for (uint64_t i = 0; i < count; i++) {
 		volatile char *p = region + order[i] * PAGE_BYTES;
@@ -74,7 +102,11 @@ static uint64_t touch(const uint32_t *order, uint64_t count, uint64_t pages,
 	}
 	elapsed = now_ns() - start;
 	taken = minor_faults() - faults_before;
-	*faults += taken;
+	sum->touch_ns += elapsed;
+	sum->faults += taken;
+	kb = anonymous_kb();
+	if (kb > sum->anonymous_kb)
+		sum->anonymous_kb = kb;
 	if (!taken)
 		die("Touching %llu new pages took no fault.",
 		    (unsigned long long)count);
@@ -85,8 +117,29 @@ static uint64_t touch(const uint32_t *order, uint64_t count, uint64_t pages,
 			die("Page %lu is not as it was written.",
 			    (unsigned long)order[i]);
 	}
+	start = now_ns();
 	munmap(region, pages * PAGE_BYTES);
-	return elapsed;
+	sum->munmap_ns += now_ns() - start;
+}
+
+static void measure(const char *what, const uint32_t *order, uint64_t count,
+		    uint64_t pages, uint64_t rounds)
+{
+	struct counts sum = { 0 };
+	char name[64];
+
+	/* The text of the status file needs memory as well. */
+	anonymous_kb();
+	for (uint64_t round = 0; round < rounds; round++)
+		touch(order, count, pages, &sum);
+	snprintf(name, sizeof(name), "%s_ns_per_page", what);
+	figure(name, (double)sum.touch_ns / (double)(count * rounds), "ns");
+	snprintf(name, sizeof(name), "%s_faults", what);
+	figure(name, (double)sum.faults / (double)rounds, "faults");
+	snprintf(name, sizeof(name), "%s_anonymous_kb", what);
+	figure(name, (double)sum.anonymous_kb, "kB");
+	snprintf(name, sizeof(name), "%s_munmap_ns_per_page", what);
+	figure(name, (double)sum.munmap_ns / (double)(count * rounds), "ns");
 }
 
 int main(int argc, char **argv)
@@ -103,20 +156,24 @@ int main(int argc, char **argv)
 		{ "random", at_random, 1, 2 },
 	};
 	uint64_t mb = 96, rounds = 3;
-	uint64_t pages, unused = 0;
+	struct counts unused = { 0 };
+	const char *only = NULL;
+	uint64_t pages;
 	uint32_t *order;
-	int i = 1;
+	int i = 1, status;
 
 	for (; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--megabytes"))
 			mb = parse_number("--megabytes", argv[i + 1], 1, 1 << 20);
 		else if (!strcmp(argv[i], "--rounds"))
 			rounds = parse_number("--rounds", argv[i + 1], 1, 1000000);
+		else if (!strcmp(argv[i], "--only"))
+			only = argv[i + 1];
 		else
 			break;
 	}
 	if (i != argc)
-		die("usage: " WORKLOAD " [--megabytes N] [--rounds N]");
+		die("usage: " WORKLOAD " [--megabytes N] [--rounds N] [--only ORDER]");
 	pages = (mb << 20) / PAGE_BYTES;
 	order = calloc(pages, sizeof(*order));
 	if (!order)
@@ -131,17 +188,24 @@ int main(int argc, char **argv)
 	touch(order, pages, pages, &unused);
 
 	for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
-		uint64_t count = cases[k].fill(order, pages, cases[k].stride);
-		uint64_t n = rounds * cases[k].weight;
-		uint64_t faults = 0, elapsed = 0;
-		char name[64];
+		uint64_t count;
+		pid_t pid;
 
-		for (uint64_t round = 0; round < n; round++)
-			elapsed += touch(order, count, pages, &faults);
-		snprintf(name, sizeof(name), "%s_ns_per_page", cases[k].name);
-		figure(name, (double)elapsed / (double)(count * n), "ns");
-		snprintf(name, sizeof(name), "%s_faults", cases[k].name);
-		figure(name, (double)faults / (double)n, "faults");
+		if (only && strcmp(only, cases[k].name))
+			continue;
+		count = cases[k].fill(order, pages, cases[k].stride);
+		fflush(stdout);
+		pid = fork();
+		if (pid < 0)
+			die("Cannot fork: %s.", strerror(errno));
+		if (!pid) {
+			measure(cases[k].name, order, count, pages,
+				rounds * cases[k].weight);
+			fflush(stdout);
+			_exit(0);
+		}
+		if (waitpid(pid, &status, 0) != pid || status)
+			exit(1);	/* it has said why */
 	}
 	return 0;
 }

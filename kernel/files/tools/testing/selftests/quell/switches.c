@@ -10,7 +10,8 @@
 #include "util.h"
 
 static const char * const names[] = {
-	"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf",
+	"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack",
+	"folio_order",
 };
 
 #define NAMES	((int)(sizeof(names) / sizeof(names[0])))
@@ -148,6 +149,30 @@ int main(int argc, char **argv)
 			   vm_counter("nr_tlb_remote_flush_received") > received,
 			   "switches concurrent: remote CPUs are flushed when off");
 		set_switch("concurrent", "1");
+	}
+	{
+		long sent = vm_counter("early_ack_sent"), on, off;
+		bool right = zap_works();
+
+		on = vm_counter("early_ack_sent") - sent;
+		set_switch("concurrent", "0");
+		sent = vm_counter("early_ack_sent");
+		right &= zap_works();
+		tap_result(right && on > 0 && vm_counter("early_ack_sent") > sent,
+			   "switches early_ack: %ld sent, and some without concurrent",
+			   on);
+		set_switch("early_ack", "0");
+		sent = vm_counter("early_ack_sent");
+		right = zap_works();
+		off = vm_counter("early_ack_sent") - sent;
+		tap_result(right && off == 0,
+			   "switches early_ack: %ld sent when off, without concurrent",
+			   off);
+		set_switch("concurrent", "1");
+		right = zap_works();
+		off = vm_counter("early_ack_sent") - sent;
+		set_switch("early_ack", "1");
+		tap_result(right && off == 0, "switches early_ack: %ld sent when off", off);
 	}
 	set_switch("zap_batch", "0");
 	tap_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when off");
