@@ -16,8 +16,8 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -50,7 +50,9 @@ class Timeout(QuellError):
         self.stderr = stderr
 
 
-def _die_with_parent(parent: int) -> Callable[[], None]:
+def die_with_parent(parent: int) -> Callable[[], None]:
+    """For ``preexec_fn``: the program is signalled when ``parent``, its starter, dies."""
+
     def setup() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # died before the line above
@@ -165,7 +167,7 @@ def run(
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT if merged else subprocess.PIPE,
                     process_group=guard.pid,
-                    preexec_fn=_die_with_parent(os.getpid()),
+                    preexec_fn=die_with_parent(os.getpid()),
                 )
             except OSError as error:
                 raise _missing(args, error) from error
@@ -261,13 +263,15 @@ def _pump(
         os.close(pidfd)
 
 
-def run_foreground(
+@contextmanager
+def foreground(
     argv: Sequence[str | Path],
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-) -> int:
-    """Run an interactive program on our own terminal; its exit code (128 + N for a signal).
+    stdout: IO[str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """An interactive program on our own terminal, started; it is ended if the body fails.
 
     It stays in our process group, so it owns the terminal and gets Ctrl-C
     itself; we ignore Ctrl-C until it ends. It is signalled if we die.
@@ -285,12 +289,14 @@ def run_foreground(
                 args,
                 cwd=cwd,
                 env={**os.environ, **env} if env is not None else None,
+                stdout=stdout,
                 preexec_fn=setup,
             )
         except OSError as error:
             raise _missing(args, error) from error
         try:
-            code = child.wait()
+            yield child
+            child.wait()
         except BaseException:
             child.terminate()
             try:
@@ -301,6 +307,17 @@ def run_foreground(
             raise
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def run_foreground(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run ``foreground()`` to its end; its exit code (128 + N for a signal)."""
+    with foreground(argv, cwd=cwd, env=env) as child:
+        code = child.wait()
     return code if code >= 0 else 128 - code
 
 

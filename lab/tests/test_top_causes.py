@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Causes of shootdowns from kernel stacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quell.top.causes import CAUSES, RULES, classify, clean
+
+_LINES = (Path(__file__).parent / "data/top-stacks.txt").read_text().splitlines()
+STACKS = [line.split() for line in _LINES if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("words", STACKS, ids=[f"{n}-{w[0]}" for n, w in enumerate(STACKS)])
+def test_stack(words: list[str]) -> None:
+    assert classify(words[1:]) == words[0]
+
+
+@pytest.mark.parametrize("words", STACKS, ids=[f"{n}-{w[0]}" for n, w in enumerate(STACKS)])
+def test_offsets_do_not_matter(words: list[str]) -> None:
+    assert classify([f"{one}+0x1f/0x230" for one in words[1:]]) == words[0]
+    assert classify([f"{one}+306" for one in words[1:]]) == words[0]
+
+
+def test_every_cause_that_has_a_rule_has_a_stack() -> None:
+    assert {rule.cause for rule in RULES} == {words[0] for words in STACKS} - {"other"}
+    assert {rule.cause for rule in RULES} | {"other", "unknown"} == set(CAUSES)
+
+
+def test_no_stack() -> None:
+    assert classify([]) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("zap_pte_range", "zap_pte_range"),
+        ("move_ptes.isra.0+0x12/0x340", "move_ptes"),
+        ("vms_clear_ptes.part.0", "vms_clear_ptes"),
+        ("x.constprop.0.isra.1+0x4", "x"),
+        ("__x64_sys_madvise+18", "sys_madvise"),
+        ("__do_sys_brk", "sys_brk"),
+        ("__ia32_sys_munmap+0x1/0x2", "sys_munmap"),
+        ("xfs_free_eofblocks+0x5/0x90 [xfs]", "xfs_free_eofblocks"),
+        ("do_vmi_munmap.cold", "do_vmi_munmap"),
+    ],
+)
+def test_clean(symbol: str, name: str) -> None:
+    assert clean(symbol) == name
