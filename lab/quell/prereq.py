@@ -64,6 +64,14 @@ FILE_SYSTEMS = (
     Prerequisite("mkfs.erofs", "erofs-utils", "tests lazy unmap flush on EROFS"),
     Prerequisite("mksquashfs", "squashfs-tools", "tests lazy unmap flush on SquashFS"),
 )
+SELFTESTS = (
+    Prerequisite("/usr/include/sys/capability.h", "libcap-dev", "compiles the kernel's selftests"),
+    Prerequisite("/usr/include/numa.h", "libnuma-dev", "compiles the kernel's selftests"),
+    Prerequisite("/usr/include/liburing.h", "liburing-dev", "compiles the kernel's selftests"),
+    Prerequisite("/usr/include/popt.h", "libpopt-dev", "compiles the kernel's selftests"),
+    Prerequisite("setpriv", "util-linux", "runs the kernel's selftests"),
+    Prerequisite("losetup", "mount", "runs the kernel's selftests"),
+)
 MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),

@@ -1,0 +1,655 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Linux's own selftests, on stock and on Quell: every single result has to be the same.
+
+Built from the kernels' source, run in the VM a test at a time, each in a process
+group and with a time limit of its own. What fails or is skipped on both kernels says
+nothing about Quell: it is listed, and that is all. What differs is run again on both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quell import build, machine, measure, prereq, proc, source, ui, workload
+from quell.checks import CheckResult
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, atomic_dir
+
+KERNELS = ("stock", "quell")
+# Raised when what is kept of an older lab can no longer be used.
+_FORMAT = 1
+# Two nodes, for what moves pages; half a gigabyte may go to huge pages.
+_NODE = 768 * machine.MIB
+_SWAP_KB = 131072
+_HUGE_PAGES = 128
+# The check of the timer panics where the host lets the guest's CPU stand still.
+_APPEND = (f"brd.rd_size={_SWAP_KB}", "no_timer_check")
+# Tests per boot: a guest that hangs as a whole is only noticed when all of them are overdue.
+_GROUP = 12
+# Runs of a test that differed, the first one included.
+_ROUNDS = 3
+# Seconds beyond its limit after which a test that cannot be killed brings the guest down.
+_OVERDUE_S = 25
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """One run of a program.
+
+    ``command`` is for the shell, in the folder of the programs of ``suite``. ``limit`` is in
+    seconds, ``huge`` the number of huge pages to begin with, ``cpus`` the guest's, ``before``
+    what the shell prepares, ``hopeless`` why it is not run at all.
+    """
+
+    suite: str
+    command: str
+    limit: int = 90
+    huge: int = 0
+    cpus: int = 2
+    before: str = ""
+    hopeless: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the tables call it."""
+        return f"{self.suite}/{self.command}"
+
+    @property
+    def program(self) -> str:
+        """The file that it runs."""
+        return self.command.split()[0]
+
+
+_SHM = "echo 268435456 > /proc/sys/kernel/shmmax; echo 4194304 > /proc/sys/kernel/shmall"
+_XFS = (
+    "truncate -s 300M /dev/shm/xfs; mkfs.xfs -q /dev/shm/xfs; mkdir -p /mnt/xfs;"
+    " mount $(losetup -f --show /dev/shm/xfs) /mnt/xfs"
+)
+_NO_FAILURE = "the lab's kernels do not handle memory failure"
+_OVERCOMMIT = "echo 1 > /proc/sys/vm/overcommit_memory"
+# The arguments are those of mm/run_vmtests.sh, smaller where a test would take minutes under
+# emulation.
+_MM = (
+    Selftest("mm", "hugepage-mmap", huge=_HUGE_PAGES),
+    Selftest("mm", "hugepage-shm", huge=_HUGE_PAGES, before=_SHM),
+    Selftest("mm", "map_hugetlb", huge=_HUGE_PAGES),
+    Selftest("mm", "hugepage-mremap", huge=_HUGE_PAGES),
+    Selftest("mm", "hugepage-vmemmap", huge=_HUGE_PAGES),
+    Selftest("mm", "hugetlb-madvise", huge=_HUGE_PAGES),
+    Selftest("mm", "hugetlb_dio", huge=_HUGE_PAGES),
+    Selftest("mm", "hugetlb_fault_after_madv", hopeless="10,000 rounds: minutes under emulation"),
+    Selftest("mm", "hugetlb_madv_vs_map", huge=1),
+    Selftest("mm", "map_fixed_noreplace"),
+    Selftest("mm", "gup_test -u", huge=_HUGE_PAGES),
+    Selftest("mm", "gup_test -a", huge=_HUGE_PAGES),
+    Selftest("mm", "gup_test -ct -F 0x1 0 19 0x1000", huge=_HUGE_PAGES),
+    Selftest("mm", "gup_longterm", huge=_HUGE_PAGES),
+    Selftest("mm", "compaction_test", 180),
+    Selftest("mm", "on-fault-limit"),
+    Selftest("mm", "map_populate"),
+    Selftest("mm", "mlock-random-test"),
+    Selftest("mm", "mlock2-tests"),
+    Selftest("mm", "mrelease_test"),
+    Selftest("mm", "mremap_test", 120, before=_OVERCOMMIT),
+    Selftest("mm", "thuge-gen", huge=_HUGE_PAGES),
+    Selftest("mm", "charge_reserved_hugetlb.sh -cgroup-v2"),
+    Selftest("mm", "hugetlb_reparenting_test.sh -cgroup-v2"),
+    Selftest("mm", "virtual_address_range", 180, before=_OVERCOMMIT),
+    Selftest("mm", "va_high_addr_switch.sh"),
+    Selftest("mm", "test_vmalloc.sh smoke"),
+    Selftest("mm", "mremap_dontunmap"),
+    Selftest("mm", "test_hmm.sh smoke"),
+    Selftest("mm", "madv_populate"),
+    Selftest("mm", "memfd_secret"),
+    Selftest("mm", "ksm_tests -H -s 20"),
+    Selftest("mm", "ksm_tests -P -s 20"),
+    Selftest("mm", "ksm_tests -M -p 10"),
+    Selftest("mm", "ksm_tests -U"),
+    Selftest("mm", "ksm_tests -Z -p 10 -z 0"),
+    Selftest("mm", "ksm_tests -Z -p 10 -z 1"),
+    Selftest("mm", "ksm_tests -N -m 1"),
+    Selftest("mm", "ksm_tests -N -m 0"),
+    Selftest("mm", "ksm_functional_tests"),
+    Selftest("mm", "protection_keys_64", huge=_HUGE_PAGES),
+    Selftest("mm", "pkey_sighandler_tests_64"),
+    Selftest("mm", "soft-dirty"),
+    Selftest("mm", "pagemap_ioctl", 120, huge=_HUGE_PAGES),
+    Selftest("mm", "cow", 180, huge=_HUGE_PAGES),
+    Selftest("mm", "khugepaged", 180),
+    Selftest("mm", "khugepaged -s 2", 180),
+    Selftest("mm", "transhuge-stress -d 20"),
+    # It writes 36 MB by single bytes.
+    Selftest("mm", "split_huge_page_test /mnt/xfs", 450, before=_XFS),
+    # Each of its six tests moves pages for 20 s, under two threads or more.
+    Selftest("mm", "migration", 240, huge=_HUGE_PAGES, cpus=3),
+    Selftest("mm", "mkdirty"),
+    Selftest("mm", "mdwe_test"),
+    Selftest("mm", "mseal_test"),
+    Selftest("mm", "seal_elf"),
+    Selftest("mm", "droppable"),
+    Selftest("mm", "uffd-unit-tests", 180, huge=_HUGE_PAGES),
+    # Of the whole, "events" at times ends it before its last test.
+    Selftest("mm", "uffd-unit-tests -f poison", huge=_HUGE_PAGES),
+    Selftest("mm", "uffd-stress anon 20 16", 120),
+    Selftest("mm", "uffd-stress hugetlb 32 4", 120, huge=_HUGE_PAGES),
+    Selftest("mm", "uffd-stress hugetlb-private 32 4", 120, huge=_HUGE_PAGES),
+    Selftest("mm", "uffd-stress shmem 20 16", 120),
+    Selftest("mm", "uffd-stress shmem-private 20 16", 120),
+    Selftest("mm", "hugetlb-soft-offline", hopeless=_NO_FAILURE),
+    Selftest("mm", "hugetlb-read-hwpoison", hopeless=_NO_FAILURE),
+)
+_PROC = (
+    "fd-001-lookup", "fd-002-posix-eq", "fd-003-kthread", "proc-2-is-kthread", "proc-loadavg-001",
+    "proc-empty-vm", "proc-pid-vm", "proc-self-map-files-001", "proc-self-map-files-002",
+    "proc-self-isnt-kthread", "proc-self-syscall", "proc-self-wchan", "proc-subset-pid", "proc-tid0",
+    "proc-uptime-001", "proc-uptime-002", "read", "self", "setns-dcache", "setns-sysvipc",
+    "thread-self", "proc-multiple-procfs", "proc-fsconfig-hidepid",
+)  # fmt: skip
+_CGROUP = ("test_core", "test_kill", "test_memcontrol", "test_zswap")
+_NOT_MEMORY = "another controller than memory"
+TESTS = (
+    Selftest("mincore", "mincore_selftest", huge=_HUGE_PAGES),
+    Selftest("memfd", "memfd_test"),
+    Selftest("memfd", "memfd_test hugetlbfs", huge=_HUGE_PAGES),
+    Selftest("mqueue", "mq_open_tests"),
+    Selftest("mqueue", "mq_perf_tests", hopeless="it only measures: minutes under emulation"),
+    *(Selftest("proc", name) for name in _PROC),
+    *(Selftest("cgroup", name, 120) for name in _CGROUP),
+    Selftest("cgroup", "test_kmem", hopeless="100,000 look-ups on the host's file system"),
+    Selftest("cgroup", "test_hugetlb_memcg", huge=_HUGE_PAGES),
+    *(
+        Selftest("cgroup", name, hopeless=_NOT_MEMORY)
+        for name in ("test_cpu", "test_cpuset", "test_freezer", "test_pids")
+    ),
+    *_MM,
+)
+# Programs that others of them run.
+_HELPERS = {"write_to_hugetlbfs", "wait_inotify", "va_high_addr_switch", "hmm-tests"}
+# What make is asked for: all of a suite but for memfd, where the rest needs FUSE.
+_SUITES: dict[str, tuple[str, ...]] = {
+    "mm": (),
+    "mincore": (),
+    "memfd": ("memfd_test",),
+    "mqueue": (),
+    "proc": (),
+    "cgroup": (),
+}
+
+
+# --- building -----------------------------------------------------------------
+
+
+def _make(folder: Path, output: Path, src: Path, headers: Path, targets: Sequence[str]) -> list[str]:
+    """make's command line for one suite."""
+    return [
+        *build.clean_env(), "make", "-C", str(folder), f"OUTPUT={output}", f"top_srcdir={src}",
+        f"KHDR_INCLUDES=-isystem {headers}", "ARCH=x86_64", "LLVM=", "CROSS_COMPILE=",
+        # No 32-bit programs: the lab's kernels do not run any. And 6.12's khugepaged.c uses
+        # KSFT_SKIP without the header that defines it.
+        "CAN_BUILD_I386=0", "EXTRA_CFLAGS=-DKSFT_SKIP=4",
+        *(str(output / target) for target in targets),
+    ]  # fmt: skip
+
+
+def _build(kernel_source: source.Source, cache: Cache) -> Path:
+    """A disk image with all programs, a folder for each suite; made once and kept."""
+    prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.SELFTESTS])
+    recipe = _make(Path(), Path(), Path(), Path(), ())
+    facts = [_FORMAT, kernel_source.key, workload.compiler_version(), recipe, _SUITES]
+    key = f"selftests-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+    image = cache.data / key / "image.ext4"
+    if image.exists():
+        return image
+    with cache.lock(key):
+        if image.exists():
+            return image
+        log = cache.logs / "build-selftests.log"
+        log.unlink(missing_ok=True)
+        with (
+            atomic_dir(cache.data / key) as temp,
+            ui.progress("building selftests", len(_SUITES)) as bar,
+        ):
+            _compile(kernel_source, temp, log, bar.advance)
+            workload.make_ext4(temp / "image.ext4", temp / "root")
+            shutil.rmtree(temp / "work")
+    return image
+
+
+def _compile(
+    kernel_source: source.Source, temp: Path, log: Path, advance: Callable[[], None]
+) -> None:
+    """Compile into ``temp``/root, in a copy of the sources: the suites' Makefiles write to them."""
+    src, work = kernel_source.tree, temp / "work"
+    copy = work / "src/tools/testing/selftests"
+    shutil.copytree(src / "tools/testing/selftests", copy, symlinks=True)
+    (work / "src/mm").mkdir()
+    shutil.copy(src / "mm/gup_test.h", work / "src/mm")
+    headers = work / "headers"
+    headers.mkdir()
+    make = [*build.clean_env(), "make", "-s", "-C", str(src), f"O={headers}", "ARCH=x86", "headers"]
+    _run_make(make, "the kernel's headers", log)
+    for suite, targets in _SUITES.items():
+        output = temp / "root" / suite
+        output.mkdir(parents=True)
+        _run_make(
+            _make(copy / suite, output, src, headers / "usr/include", targets),
+            f"the kernel's selftests in {suite}", log,
+        )  # fmt: skip
+        for script in (copy / suite).glob("*.sh"):
+            shutil.copy(script, output)
+        advance()
+
+
+def _run_make(argv: Sequence[str], what: str, log: Path) -> None:
+    made = proc.run(argv, log=log, check=False, timeout=1800)
+    if made.returncode != 0:
+        lines = build.error_lines(made.stdout)
+        raise QuellError(
+            f"building {what} failed", detail="\n".join(lines) or proc.tail(made.stdout), log=log
+        )
+
+
+# --- what the guests say ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a test went on a kernel.
+
+    ``status`` is pass, skip, fail, timeout, crash (the guest's kernel died), hang (the test could
+    not be killed) or signal N; ``results`` are the single results, by name: ok, not ok, skip or
+    xfail; ``text`` is all that was said.
+    """
+
+    status: str
+    results: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+    def whole(self) -> bool:
+        """Whether the test came to its end, so that no result is missing."""
+        return self.status in ("pass", "skip", "fail")
+
+    def says_nothing(self) -> bool:
+        """Whether nothing was tested: skipped as a whole, or every single result."""
+        return self.status == "skip" or (
+            self.status == "pass" and set(self.results.values()) == {"skip"}
+        )
+
+    def summary(self) -> str:
+        """For a table: ``fail 10/1/2`` are 10 results ok, 1 not, 2 skipped."""
+        count = Counter(self.results.values())
+        if not count:
+            return self.status
+        skipped = count["skip"] + count["xfail"]
+        return f"{self.status} {count['ok']}/{count['not ok']}/{skipped}"
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_KTAP = re.compile(r"^[#\s]*(not )?ok \d+\b *(?:- )?(.*?)(?: *# *(SKIP|TODO|XFAIL)\b(.*))?$", re.M)
+# uffd-unit-tests and khugepaged have words of their own.
+_UFFD = re.compile(r"^Testing (.+?)\.\.\. (done|skipped|failed)", re.M)
+_UFFD_WORDS = {"done": "ok", "skipped": "skip", "failed": "not ok"}
+_KHUGEPAGED = re.compile(r"^Run test: (.+)$", re.M)
+_STEP = re.compile(r"\.{3,} (OK|Fail|Skip)\b")
+_HEX = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{9,16}\b")
+
+
+def _steps(text: str) -> str:
+    """The worst of khugepaged's steps in a text."""
+    words = set(_STEP.findall(text))
+    return "not ok" if "Fail" in words else "ok" if "OK" in words else "skip"
+
+
+def read_results(text: str) -> dict[str, str]:
+    """The single results in a test's output, by name; a name that comes again has its number.
+
+    Addresses in a name are left out, as no two runs have the same.
+    """
+    text = _COLOUR.sub("", text).replace("\r", "")
+    found = []
+    for bad, name, directive, why in _KTAP.findall(text):
+        word = "not ok" if bad else {"SKIP": "skip", "XFAIL": "xfail"}.get(directive, "ok")
+        found.append((name or why.strip(" -") or "unnamed", word))
+    found += [(name, _UFFD_WORDS[word]) for name, word in _UFFD.findall(text)]
+    parts = _KHUGEPAGED.split(text)
+    found += [(name, _steps(said)) for name, said in zip(parts[1::2], parts[2::2], strict=True)]
+    results: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for name, word in found:
+        name = _HEX.sub("ADDRESS", name.strip())
+        seen[name] += 1
+        results[name if seen[name] == 1 else f"{name} ({seen[name]})"] = word
+    return results
+
+
+def read_status(code: int) -> str:
+    """What a test's exit code, as the guest's timeout(1) and shell pass it on, means."""
+    if code == 124:
+        return "timeout"
+    if code > 128:
+        return f"signal {code - 128}"
+    return {0: "pass", 4: "skip"}.get(code, "fail")
+
+
+_SAID = re.compile(r"\n?@quell begin (\d+)\n(.*?)(?:\n@quell end \1 (\d+)\n|\Z)", re.S)
+_LOGGED = re.compile(r"quell selftest (\d+)$", re.M)
+# A host that is slow lets a guest's CPU stand still: no lockup is one.
+_COMPLAINT = re.compile(
+    r"WARNING: |BUG: (?!soft lockup|workqueue lockup)|\bOops\b|Kernel panic|general protection fault"
+)
+
+
+def read_guest(stdout: str, console: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
+    """What a guest that was given ``tests`` said of each that began.
+
+    The one that has no end took the guest with it: its status is crash, or hang when it was
+    the guest's own watchdog that ended it, or nobody did.
+    """
+    console = console.replace("\r", "")
+    logs = _LOGGED.split(console)
+    kernel = {int(number): said for number, said in zip(logs[1::2], logs[2::2], strict=True)}
+    outcomes = {}
+    for number, text, code in _SAID.findall(stdout):
+        test, log = tests[int(number)], kernel.get(int(number), "")
+        if code:
+            status = read_status(int(code))
+        else:
+            status = "crash" if machine.find_oops(log) and "sysrq: Trigger" not in log else "hang"
+        results = read_results(text)
+        if _COMPLAINT.search(log) and status != "hang":
+            results["the kernel's log is clean"] = "not ok"
+        outcomes[test.name] = Outcome(status, results, f"{text}\n--- kernel log\n{log}")
+    return outcomes
+
+
+# --- comparing ----------------------------------------------------------------
+
+Round = tuple[Outcome, Outcome]
+# Of these, once is enough.
+_GRAVE = ("crash", "hang")
+
+
+def _values(outcome: Outcome) -> dict[str, str]:
+    return {"as a whole": outcome.status, **outcome.results}
+
+
+def differences(stock: Outcome, quell: Outcome) -> dict[str, tuple[str, str]]:
+    """The results that are not the same: by name, (stock's, Quell's).
+
+    A result that one of them lacks is a difference, but where a test was cut short.
+    """
+    left, right = _values(stock), _values(quell)
+    whole = stock.whole() and quell.whole()
+    return {
+        name: (left.get(name, "missing"), right.get(name, "missing"))
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name) and (whole or (name in left and name in right))
+    }
+
+
+def judge(rounds: Sequence[Round]) -> dict[str, tuple[str, str]]:
+    """The differences that count after some rounds: by name, (stock's, Quell's), one per round.
+
+    One that shows in less than half of the rounds is chance, and so is one that stock
+    shows as well; a kernel that died or complained on Quell alone counts at once.
+    """
+    found = [differences(*each) for each in rounds]
+    result = {}
+    for name in dict.fromkeys(name for each in found for name in each):
+        stock, quell = (
+            [_values(each[side]).get(name, "missing") for each in rounds] for side in (0, 1)
+        )
+        often = 2 * sum(name in each for each in found) > len(rounds)
+        grave = name == "the kernel's log is clean" or set(quell) & set(_GRAVE)
+        if (often or grave) and not set(quell) <= set(stock):
+            result[name] = (", ".join(stock), ", ".join(quell))
+    return result
+
+
+def _verdict(rounds: Sequence[Round]) -> str:
+    """The last column of a test's row."""
+    if judge(rounds):
+        return f"DIFFERENT in {len(rounds)} runs" if len(rounds) > 1 else "DIFFERENT"
+    if len(rounds) > 1:
+        return f"same (flaky: run {len(rounds)} times)"
+    stock = rounds[0][0]
+    if stock.says_nothing():
+        return "same: skipped"
+    return "same" if stock.status == "pass" else f"same: {stock.status} on both"
+
+
+def report(tests: Sequence[Selftest], rounds: Mapping[str, Sequence[Round]]) -> CheckResult:
+    """The table of all tests, a row each, then what differs; counts tests."""
+    rows = [f"{'test':<42} {'stock':<22} {'Quell':<22} ok/not ok/skipped"]
+    passed = failed = skipped = compared = equal = 0
+    notes = []
+    for test in tests:
+        if test.hopeless:
+            skipped += 1
+            rows.append(f"{test.name:<42} {'not run':<22} {'not run':<22} {test.hopeless}")
+            continue
+        runs = rounds[test.name]
+        stock, quell = runs[0]
+        different = judge(runs)
+        names = {*_values(stock), *_values(quell)}
+        compared += len(names)
+        equal += len(names - different.keys())
+        if different:
+            failed += 1
+        elif stock.says_nothing() or (stock.status != "pass" and "ok" not in stock.results.values()):
+            skipped += 1
+        else:
+            passed += 1
+        rows.append(f"{test.name:<42} {stock.summary():<22} {quell.summary():<22} {_verdict(runs)}")
+        notes += [
+            f"not ok: {test.name}: {name}: stock {left}; Quell {right}"
+            for name, (left, right) in different.items()
+        ]
+        if len(runs) > 1:
+            notes += [
+                f"rerun: {test.name}: {name}: stock {left}; Quell {right} in run {number}"
+                for number, each in enumerate(runs, 1)
+                for name, (left, right) in differences(*each).items()
+                if name not in different
+            ]
+    rows += notes
+    rows.append(f"{compared} results compared, {equal} the same on both kernels")
+    return CheckResult(passed, failed, skipped, "\n".join(rows))
+
+
+def ktap(tests: Sequence[Selftest], rounds: Mapping[str, Sequence[Round]]) -> str:
+    """The comparison as KTAP: a test that is the same on both kernels is ok."""
+    lines = ["KTAP version 1", f"1..{len(tests)}"]
+    for number, test in enumerate(tests, 1):
+        if test.hopeless:
+            lines.append(f"ok {number} {test.name} # SKIP {test.hopeless}")
+            continue
+        runs = rounds[test.name]
+        different = judge(runs)
+        stock, quell = runs[0]
+        lines += [f"# {name}: stock {a}; Quell {b}" for name, (a, b) in different.items()]
+        skip = " # SKIP on both" if stock.says_nothing() and quell.says_nothing() else ""
+        lines.append(f"{'not ' if different else ''}ok {number} {test.name}{skip}")
+    return "\n".join(lines) + "\n"
+
+
+# --- running ------------------------------------------------------------------
+
+# A test gets a session of its own, so that all it started can be ended with it. One that even
+# SIGKILL does not end is waited for in vain: the kernel is made to say where it hangs, and to die.
+_DRIVER = """
+PATH=$PATH:/usr/sbin:/sbin
+mkswap /dev/ram0 >/dev/null && swapon /dev/ram0
+echo -1000 > /proc/self/oom_score_adj
+run() {
+	cd DATA/$3
+	sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory
+	echo 0 > /proc/sys/vm/overcommit_memory
+	echo $4 > /proc/sys/vm/nr_hugepages
+	eval "$5" >/dev/null 2>&1
+	echo "<4>quell selftest $1" > /dev/kmsg
+	printf '\\n@quell begin %s\\n' $1
+	setsid timeout -k 5 $2 sh -c "echo 0 > /proc/self/oom_score_adj; $6" </dev/null 2>&1 &
+	test=$!
+	setsid sh -c "sleep $(($2 + OVERDUE)); echo w > /proc/sysrq-trigger; echo c > /proc/sysrq-trigger" &
+	guard=$!
+	wait $test
+	code=$?
+	kill -s KILL -- -$guard -$test 2>/dev/null
+	printf '\\n@quell end %s %s\\n' $1 $code
+}
+"""
+
+
+def patience() -> int:
+    """By how much limits are longer on a host that is busy with other things."""
+    return min(3, max(1, round(os.getloadavg()[0] / (os.cpu_count() or 1))))
+
+
+def script(tests: Sequence[Selftest], times: int = 1) -> str:
+    """What the guest's shell does to run ``tests``, each for at most ``times`` its limit."""
+    lines = [_DRIVER.replace("DATA", measure.DATA_DIR).replace("OVERDUE", str(_OVERDUE_S))]
+    for number, test in enumerate(tests):
+        # As a user who may not lock what he likes.
+        nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
+        command = f"{nobody if test.program == 'on-fault-limit' else ''}./{test.command}"
+        if test.suite != "proc":
+            # Or else what was said is lost with a program that is ended; proc's tests look
+            # at their own mappings.
+            command = f"stdbuf -oL {command}"
+        words = [str(number), str(test.limit * times), test.suite, str(test.huge), test.before, command]
+        lines.append(f"run {shlex.join(words)}")
+    return "\n".join(lines) + "\ntrue\n"
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What a group of tests is run with."""
+
+    images: Mapping[str, Path]
+    disk: Path
+    cache: Cache
+
+    def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
+        """Run ``tests`` in one guest, as far as it comes."""
+        image = self.images[kernel]
+        guest = machine.Machine(
+            accel=machine.choose_accelerator("auto", image, self.cache).name,
+            cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND,
+        )  # fmt: skip
+        times = patience()
+        job = machine.Job(["/bin/sh", "-c", script(tests, times)], data=self.disk)
+        limit = 60 + sum(test.limit * times + _OVERDUE_S for test in tests)
+        with tempfile.TemporaryDirectory(prefix="selftests-", dir=self.cache.folder("run")) as temp:
+            rundir = Path(temp)
+            try:
+                machine.boot(
+                    guest, image, job, rundir, cache=self.cache, timeout=limit, fail_on_oops=False
+                )
+            except UsageError:
+                raise
+            except QuellError as error:
+                # What it said until then is worth reading, if it said anything.
+                error.log = machine.save_log(error.log, self.cache)
+                if not (rundir / "stdout").exists() or not (rundir / "stdout").stat().st_size:
+                    raise
+            said, console = (
+                (rundir / name).read_text(errors="replace") for name in ("stdout", "console.log")
+            )
+            found = read_guest(said, console, tests)
+            if not found:
+                raise QuellError(
+                    f"the {kernel} kernel did not begin the selftest {tests[0].name}",
+                    log=machine.save_log(rundir / "console.log", self.cache),
+                )
+        return found
+
+    def run(self, kernel: str, tests: Sequence[Selftest], number: int = 1) -> dict[str, Outcome]:
+        """Run all of ``tests``, after one that took the guest with it in a new guest."""
+        outcomes: dict[str, Outcome] = {}
+        left = list(tests)
+        while left:
+            outcomes |= self.boot(kernel, left)
+            left = [test for test in left if test.name not in outcomes]
+        folder = self.cache.logs / "selftests" / kernel
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, outcome in outcomes.items():
+            file = re.sub(r"[^\w.-]+", "-", name) + (f".{number}" if number > 1 else "")
+            (folder / f"{file}.log").write_text(f"{outcome.status}\n{outcome.text}")
+        return outcomes
+
+
+def _unknown(folder: Path) -> list[str]:
+    """Programs that were built, and that the list above does not have."""
+    known = {(test.suite, test.program) for test in TESTS}
+    return sorted(
+        f"{path.parent.name}/{path.name}"
+        for path in folder.glob("*/*")
+        if path.suffix == "" and path.name not in _HELPERS
+        and (path.parent.name, path.name) not in known
+    )  # fmt: skip
+
+
+def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:
+    """``tests`` in order, as they share a guest: up to ``_GROUP`` with as many CPUs."""
+    result: list[list[Selftest]] = []
+    for test in tests:
+        if not result or len(result[-1]) == _GROUP or result[-1][0].cpus != test.cpus:
+            result.append([])
+        result[-1].append(test)
+    return result
+
+
+def compare_all(
+    tests: Sequence[Selftest], run_on: Callable[[str, Sequence[Selftest], int], dict[str, Outcome]]
+) -> dict[str, list[Round]]:
+    """Run ``tests`` on both kernels by turns, those that differ again; the rounds of each."""
+    rounds: dict[str, list[Round]] = {}
+    wanted = [test for test in tests if not test.hopeless]
+
+    def one(group: Sequence[Selftest], number: int) -> None:
+        stock, quell = (run_on(kernel, group, number) for kernel in KERNELS)
+        for test in group:
+            rounds.setdefault(test.name, []).append((stock[test.name], quell[test.name]))
+
+    with ui.progress("selftests", len(wanted)) as bar:
+        for group in groups(wanted):
+            one(group, 1)
+            bar.advance(len(group))
+    again = [test for test in wanted if differences(*rounds[test.name][0])]
+    if again:
+        ui.note(f"not the same: {', '.join(test.name for test in again)}; running them again")
+    for number in range(2, _ROUNDS + 1):
+        for group in groups(again):
+            one(group, number)
+    return rounds
+
+
+def run(cache: Cache) -> CheckResult:
+    """Build, run on both kernels, compare."""
+    kernel_source = source.debian_source(cache)
+    kernels = build.build_kernels(kernel_source, KERNELS, cache)
+    disk = _build(kernel_source, cache)
+    shutil.rmtree(cache.logs / "selftests", ignore_errors=True)
+    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
+    bench = _Bench({name: kernel.image for name, kernel in kernels.items()}, disk, cache)
+    rounds = compare_all(TESTS, bench.run)
+    result = report(TESTS, rounds)
+    folder = cache.logs / "selftests"
+    (folder / "summary.ktap").write_text(ktap(TESTS, rounds))
+    unknown = _unknown(disk.parent / "root")
+    more = f"\nnot in the list, and not run: {', '.join(unknown)}" if unknown else ""
+    return CheckResult(
+        result.passed, result.failed, result.skipped + len(unknown),
+        f"{result.details}{more}\nwhat the tests said: {folder}",
+    )  # fmt: skip

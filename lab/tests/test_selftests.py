@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the selftests part makes of the guests' output, without a guest."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from quell import machine
+from quell.checks import selftests
+from quell.checks.selftests import Outcome, Selftest
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+from quell.source import Source
+
+KTAP = """TAP version 13
+1..5
+# [INFO] detected THP size: 2048 KiB
+ok 1 No leak from parent into child
+not ok 2 Leak from parent into child
+ok 3 # SKIP MADV_PAGEOUT did not work
+# ok 4 nested in a script's output
+ok 5 - mapping at 0x7f1200000000 is gone
+ok 6 mapping at 0x7f3400000000 is gone
+ok 7 # XFAIL mremap - may fail
+not ok 8 # SKIP
+Bail out! 1 out of 8 tests failed
+# Totals: pass:5 fail:1 xfail:1 xpass:0 skip:2 error:0
+"""
+
+
+def test_ktap_results() -> None:
+    assert selftests.read_results(KTAP) == {
+        "No leak from parent into child": "ok",
+        "Leak from parent into child": "not ok",
+        "MADV_PAGEOUT did not work": "skip",
+        "nested in a script's output": "ok",
+        "mapping at ADDRESS is gone": "ok",
+        "mapping at ADDRESS is gone (2)": "ok",
+        "mremap - may fail": "xfail",
+        "unnamed": "not ok",
+    }
+
+
+def test_names_of_one_harness() -> None:
+    said = "#  RUN           migration.private_anon ...\n#            OK  migration.private_anon\n"
+    said += "ok 1 migration.private_anon\nok 2 migration.shared_anon # SKIP\n"
+    assert selftests.read_results(said) == {
+        "migration.private_anon": "ok",
+        "migration.shared_anon": "skip",
+    }
+
+
+def test_userfaultfd_has_words_of_its_own() -> None:
+    said = """Testing UFFDIO_API (with syscall)... done
+Testing register-ioctls on anon... skipped [reason: feature missing]
+Testing zeropage on hugetlb... failed [reason: data mismatch]
+Userfaults unit tests: pass=1, skip=1, fail=1 (total=3)
+"""
+    assert selftests.read_results(said) == {
+        "UFFDIO_API (with syscall)": "ok",
+        "register-ioctls on anon": "skip",
+        "zeropage on hugetlb": "not ok",
+    }
+
+
+def test_the_worst_step_of_khugepaged_counts() -> None:
+    said = """Save THP and khugepaged settings... \x1b[32mOK\x1b[0m
+
+Run test: collapse_full (khugepaged:anon)
+Allocate huge page.... \x1b[32mOK\x1b[0m
+Collapse fully populated PTE table.... \x1b[31mFail\x1b[0m
+
+Run test: collapse_empty (khugepaged:anon)
+Do not collapse empty PTE table.... \x1b[32mOK\x1b[0m
+
+Run test: collapse_swapin (madvise:anon)
+Swapout one page... \x1b[33mSkip\x1b[0m
+"""
+    assert selftests.read_results(said) == {
+        "collapse_full (khugepaged:anon)": "not ok",
+        "collapse_empty (khugepaged:anon)": "ok",
+        "collapse_swapin (madvise:anon)": "skip",
+    }
+
+
+def test_output_that_is_no_result() -> None:
+    said = "looks ok 3 times\nok then\nnothing is ok\n\0\xff\nok\nnot ok\n"
+    assert selftests.read_results(said) == {}
+    assert selftests.read_results("") == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(0, "pass"), (4, "skip"), (1, "fail"), (127, "fail"), (124, "timeout"), (137, "signal 9"),
+     (139, "signal 11")],
+)  # fmt: skip
+def test_exit_codes(code: int, status: str) -> None:
+    assert selftests.read_status(code) == status
+
+
+A, B, C = (Selftest("mm", name) for name in "abc")
+LOG = "[    1.0] quell selftest %d\r\n"
+PANIC = "[    2.0] BUG: unable to handle page fault\r\n[    2.1] Oops: 0002 [#1]\r\n"
+
+
+def test_guest_says_how_each_went() -> None:
+    said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\nno newline\n@quell end 1 4\n"
+    found = selftests.read_guest(said, LOG % 0 + LOG % 1, [A, B, C])
+    assert list(found) == ["mm/a", "mm/b"]  # c never began
+    assert (found["mm/a"].status, found["mm/a"].results) == ("pass", {"x": "ok"})
+    assert found["mm/b"].status == "skip"
+    assert "no newline" in found["mm/b"].text
+
+
+def test_test_that_takes_the_guest_with_it() -> None:
+    said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\nok 1 y\n"
+    found = selftests.read_guest(said, LOG % 0 + LOG % 1 + PANIC, [A, B, C])
+    assert (found["mm/b"].status, found["mm/b"].results["y"]) == ("crash", "ok")
+    sysrq = "sysrq: Show Blocked State\r\nsysrq: Trigger a crash\r\nKernel panic - not syncing\r\n"
+    assert selftests.read_guest(said, LOG % 1 + sysrq, [A, B])["mm/b"].status == "hang"
+    assert selftests.read_guest(said, LOG % 0 + LOG % 1, [A, B])["mm/b"].status == "hang"
+    assert selftests.read_guest("", PANIC, [A]) == {}
+
+
+def test_kernel_that_complains_is_a_result() -> None:
+    said = "\n@quell begin 0\n\n@quell end 0 0\n\n@quell begin 1\n\n@quell end 1 0\n"
+    log = LOG % 0 + "WARNING: CPU: 1 PID: 7 at mm/rmap.c:9\r\n" + LOG % 1 + "rcu: INFO: a stall\r\n"
+    found = selftests.read_guest(said, log + "watchdog: BUG: soft lockup - CPU#0\r\n", [A, B])
+    assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
+    assert found["mm/b"].results == {}
+
+
+def test_kernel_that_dies_between_two_tests() -> None:
+    said = "\n@quell begin 0\n\n@quell end 0 0\n"
+    found = selftests.read_guest(said, LOG % 0 + PANIC, [A, B])
+    assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
+
+
+PASS = Outcome("pass", {"x": "ok", "y": "ok"})
+FAIL = Outcome("fail", {"x": "ok", "y": "not ok"})
+CRASH = Outcome("crash", {"x": "ok"})
+
+
+def test_differences() -> None:
+    assert selftests.differences(PASS, PASS) == {}
+    assert selftests.differences(FAIL, FAIL) == {}
+    assert selftests.differences(PASS, FAIL) == {"as a whole": ("pass", "fail"), "y": ("ok", "not ok")}
+    short = Outcome("pass", {"x": "ok"})
+    assert selftests.differences(PASS, short) == {"y": ("ok", "missing")}
+    # What was cut short lacks results, but that it was cut short is the difference.
+    assert selftests.differences(PASS, CRASH) == {"as a whole": ("pass", "crash")}
+    timeout = Outcome("timeout", {"x": "ok"})
+    assert selftests.differences(Outcome("timeout", {}), timeout) == {}
+
+
+def test_difference_counts_if_it_comes_again() -> None:
+    same, worse, better = (PASS, PASS), (PASS, FAIL), (FAIL, PASS)
+    assert selftests.judge([same]) == {}
+    assert set(selftests.judge([worse])) == {"as a whole", "y"}
+    assert set(selftests.judge([better])) == {"as a whole", "y"}
+    assert selftests.judge([worse, same, same]) == {}
+    assert selftests.judge([worse, worse, same])["y"] == ("ok, ok, ok", "not ok, not ok, ok")
+    # Flaky on stock too.
+    assert selftests.judge([worse, better, same]) == {}
+    assert selftests.judge([worse, better, worse]) == {}
+
+
+def test_dead_kernel_counts_once() -> None:
+    assert selftests.judge([(PASS, CRASH), (PASS, PASS), (PASS, PASS)])
+    assert not selftests.judge([(CRASH, PASS), (PASS, PASS), (PASS, PASS)])
+    warned = Outcome("pass", {"the kernel's log is clean": "not ok"})
+    clean = Outcome("pass")
+    assert selftests.judge([(clean, warned), (clean, clean), (clean, clean)])
+    assert not selftests.judge([(warned, warned)])
+
+
+def test_skipping_everything_says_nothing() -> None:
+    assert Outcome("skip").says_nothing()
+    assert Outcome("pass", {"x": "skip"}).says_nothing()
+    assert not Outcome("pass").says_nothing()
+    assert not PASS.says_nothing()
+    nothing = Outcome("pass", {"x": "skip"})
+    assert selftests.report([A], {"mm/a": [(nothing, nothing)]}).skipped == 1
+
+
+def test_table_and_ktap() -> None:
+    hopeless = Selftest("mm", "slow", hopeless="it takes a day")
+    skip = Outcome("skip")
+    tests = [A, B, C, Selftest("mm", "d"), Selftest("mm", "e"), hopeless]
+    rounds = {
+        "mm/a": [(PASS, PASS)],
+        "mm/b": [(FAIL, FAIL)],
+        "mm/c": [(PASS, FAIL)] * 3,
+        "mm/d": [(skip, skip)],
+        "mm/e": [(PASS, FAIL), (PASS, PASS), (PASS, PASS)],
+    }
+    result = selftests.report(tests, rounds)
+    # What fails on both did run: some of it is the same and ok.
+    assert (result.passed, result.failed, result.skipped) == (3, 1, 2)
+    rows = {line.split()[0]: line for line in result.details.splitlines() if line.startswith("mm/")}
+    assert rows["mm/a"].split()[1:] == ["pass", "2/0/0", "pass", "2/0/0", "same"]
+    assert rows["mm/b"].endswith("same: fail on both")
+    assert rows["mm/c"].endswith("DIFFERENT in 3 runs")
+    assert rows["mm/d"].endswith("same: skipped")
+    assert rows["mm/e"].endswith("same (flaky: run 3 times)")
+    assert rows["mm/slow"].endswith("it takes a day")
+    assert "not ok: mm/c: y: stock ok, ok, ok; Quell not ok, not ok, not ok" in result.details
+    assert "rerun: mm/e: y: stock ok; Quell not ok in run 1" in result.details
+    assert result.details.endswith("13 results compared, 11 the same on both kernels")
+    lines = selftests.ktap(tests, rounds).splitlines()
+    assert lines[:2] == ["KTAP version 1", "1..6"]
+    assert "not ok 3 mm/c" in lines
+    assert "ok 4 mm/d # SKIP on both" in lines
+    assert "ok 6 mm/slow # SKIP it takes a day" in lines
+
+
+def test_only_what_differs_runs_again() -> None:
+    calls = []
+
+    def run_on(kernel: str, tests: Sequence[Selftest], number: int) -> dict[str, Outcome]:
+        calls.append((kernel, [test.name for test in tests], number))
+        bad = kernel == "quell" and number == 1
+        return {test.name: FAIL if bad and test is B else PASS for test in tests}
+
+    rounds = selftests.compare_all([A, B, Selftest("mm", "slow", hopeless="why")], run_on)
+    assert calls[:2] == [("stock", ["mm/a", "mm/b"], 1), ("quell", ["mm/a", "mm/b"], 1)]
+    assert calls[2:] == [(kernel, ["mm/b"], n) for n in (2, 3) for kernel in ("stock", "quell")]
+    assert [len(rounds[name]) for name in ("mm/a", "mm/b")] == [1, 3]
+
+
+class _Guest:
+    """A guest that runs the driver's tests, and dies of some."""
+
+    def __init__(self, deadly: Sequence[str]) -> None:
+        self.deadly = deadly
+        self.boots = 0
+
+    def __call__(
+        self, _machine: machine.Machine, _image: Path, job: machine.Job, rundir: Path, **_: object
+    ) -> None:
+        self.boots += 1
+        said = ""
+        for line in job.argv[2].splitlines():
+            if not line.startswith("run "):
+                continue
+            number, name = line.split()[1], line.split("./")[-1].strip("'")
+            said += f"\n@quell begin {number}\n"
+            if name in self.deadly:
+                break
+            said += f"ok 1 it\n\n@quell end {number} 0\n"
+        (rundir / "stdout").write_text(said)
+        (rundir / "console.log").write_text("")
+        if said and not said.endswith(" 0\n"):
+            raise machine.GuestTimeout("it hangs")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[_Guest], selftests._Bench]:
+    def make(guest: _Guest) -> selftests._Bench:
+        monkeypatch.setattr(machine, "boot", guest)
+        accel = machine.Accelerator("tcg", "it is a test")
+        monkeypatch.setattr(machine, "choose_accelerator", lambda *_: accel)
+        return selftests._Bench({"stock": tmp_path / "image"}, tmp_path / "disk", Cache(tmp_path))
+
+    return make
+
+
+def test_goes_on_after_the_culprit(bench: Callable[[_Guest], selftests._Bench], tmp_path: Path) -> None:
+    guest = _Guest(["b"])
+    found = bench(guest).run("stock", [A, B, C])
+    assert {name: one.status for name, one in found.items()} == {
+        "mm/a": "pass", "mm/b": "hang", "mm/c": "pass",
+    }  # fmt: skip
+    assert guest.boots == 2
+    assert (tmp_path / "logs/selftests/stock/mm-b.log").read_text().startswith("hang\n")
+
+
+def test_guest_that_begins_nothing(
+    bench: Callable[[_Guest], selftests._Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = bench(_Guest([]))
+
+    def silent(_m: object, _i: object, _j: object, rundir: Path, **_: object) -> None:
+        (rundir / "stdout").write_text("")
+        (rundir / "console.log").write_text("")
+
+    monkeypatch.setattr(machine, "boot", silent)
+    with pytest.raises(QuellError, match="did not begin the selftest mm/a"):
+        ready.run("stock", [A])
+
+    def missing(*_: object, **__: object) -> None:
+        raise UsageError("a program is missing")
+
+    monkeypatch.setattr(machine, "boot", missing)
+    with pytest.raises(UsageError, match="is missing"):
+        ready.run("stock", [A])
+
+
+def test_groups_share_a_guest() -> None:
+    many = [Selftest("mm", str(number)) for number in range(selftests._GROUP + 1)]
+    wide = Selftest("mm", "wide", cpus=3)
+    found = selftests.groups([*many, wide, A])
+    assert [len(group) for group in found] == [selftests._GROUP, 1, 1, 1]
+    assert found[2] == [wide]
+    assert selftests.groups([]) == []
+
+
+def test_driver_is_a_shell_script() -> None:
+    text = selftests.script(selftests.TESTS)
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert text.count("\nrun ") == len(selftests.TESTS)
+
+
+def test_busy_host_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftests.os, "cpu_count", lambda: 2)
+    for load, times in ((0.0, 1), (2.0, 1), (7.0, 3)):
+        monkeypatch.setattr(selftests.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert selftests.patience() == times
+    assert "run 0 270 mm 0" in selftests.script([A], 3)
+
+
+def test_names_are_unique() -> None:
+    names = [test.name for test in selftests.TESTS]
+    assert len(names) == len(set(names))
+
+
+def test_programs_that_nobody_knows(tmp_path: Path) -> None:
+    for name in ("mm/cow", "mm/brand-new", "mm/write_to_hugetlbfs", "mm/run_vmtests.sh"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert selftests._unknown(tmp_path) == ["mm/brand-new"]
+
+
+def test_build_that_fails_names_the_suite(
+    source: Source, cache: Cache, monkeypatch: pytest.MonkeyPatch,
+    fake_program: Callable[[str, str], Path],
+) -> None:  # fmt: skip
+    for name in selftests._SUITES:
+        (source.tree / f"tools/testing/selftests/{name}").mkdir(parents=True)
+    (source.tree / "mm/gup_test.h").write_text("")
+    monkeypatch.setattr(selftests.prereq, "ensure", lambda _: None)
+    fake_program("make", 'case "$*" in *selftests/mm*) echo "cow.c:1:2: error: no"; exit 2;; esac')
+    with pytest.raises(QuellError, match="the kernel's selftests in mm failed") as error:
+        selftests._build(source, cache)
+    assert error.value.detail == "cow.c:1:2: error: no"
+    assert not list(cache.data.glob("selftests-*"))
