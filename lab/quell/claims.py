@@ -29,6 +29,7 @@ class Group:
     runs: int | None = None
     quell_args: str = ""
     ratio_at_most: Mapping[str, float] = field(default_factory=dict)
+    ratio_at_least: Mapping[str, float] = field(default_factory=dict)
     within: Mapping[str, float] = field(default_factory=dict)
     not_worse: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Group:
     @property
     def named(self) -> set[str]:
         """The figures that the claims are about."""
-        return {*self.ratio_at_most, *self.within, *self.not_worse, *self.same}
+        return {*self.ratio_at_most, *self.ratio_at_least, *self.within, *self.not_worse, *self.same}
 
 
 _FIELDS = {f.name for f in fields(Group)}
@@ -103,6 +104,10 @@ def check(group: Group, result: Mapping[str, Any]) -> list[dict[str, Any]]:
             measured = _figure(comparison, metric)["ratio"]
             holds = measured is not None and measured <= bound
             row(metric, f"ratio at most {bound:g}", holds, bound)
+        for metric, bound in group.ratio_at_least.items():
+            measured = _figure(comparison, metric)["ratio"]
+            holds = measured is not None and measured >= bound
+            row(metric, f"ratio at least {bound:g}", holds, bound)
         for metric, share in group.within.items():
             measured = _figure(comparison, metric)["ratio"]
             holds = measured is not None and round(abs(measured - 1), 4) <= share

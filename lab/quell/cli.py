@@ -13,7 +13,7 @@ import sys
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from quell import ui
 from quell.errors import QuellError, UsageError
@@ -34,6 +34,7 @@ class Command:
     uses_cache: bool = True
 
 
+SUMMARY = "Compares stock Linux 6.12 with Quell's memory-management changes, in VMs."
 COMMANDS = {
     "compare": Command(
         "quell.commands.compare",
@@ -43,14 +44,35 @@ COMMANDS = {
     "run": Command(
         "quell.commands.run", "run -- CMD ARG... under the Quell kernel", takes_command=True
     ),
+    "top": Command(
+        "quell.commands.top",
+        "who causes TLB shootdowns on this machine, live, on any Linux kernel",
+        takes_command=True,
+        uses_cache=False,
+    ),
     "figures": Command("quell.commands.figures", "the project's headline figures, measured here"),
     "build": Command("quell.commands.build", "build the stock and Quell kernels"),
     "tree": Command("quell.commands.tree", "a git tree to work on the kernel part in"),
+    "status": Command(
+        "quell.commands.status",
+        "what the running Quell kernel does: switches, counters, parked memory",
+        uses_cache=False,
+    ),
+    "explain": Command(
+        "quell.commands.explain",
+        "what a mechanism does and costs, when it helps, its switches and counters",
+        uses_cache=False,
+    ),
+    "export": Command("quell.commands.export", "the kernel part as patches: a git-am series, and one for all"),
     "test": Command("quell.commands.test", "every check"),
     "doctor": Command(
         "quell.commands.doctor",
         "what is missing here, and the command that mends it",
         uses_cache=False,
+    ),
+    "man": Command("quell.commands.man", "the manual page", uses_cache=False),
+    "completion": Command(
+        "quell.commands.completion", "completion for bash and zsh", uses_cache=False
     ),
     "clean": Command("quell.commands.clean", "free the cache", uses_cache=False),
 }
@@ -63,6 +85,36 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+def _fill(parser: argparse.ArgumentParser, command: Command, module: Any) -> None:
+    """A command's arguments, and its help: what it does, its options, examples."""
+    parser.description = module.__doc__
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.allow_abbrev = False
+    examples = module.EXAMPLES.rstrip("\n").replace("%", "%%")
+    parser.epilog = "examples:\n  " + examples.replace("\n", "\n  ")
+    module.add_arguments(parser)
+    parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
+    if command.takes_command:
+        usage = parser.format_usage().removeprefix("usage: ").rstrip()
+        parser.usage = usage.replace("%", "%%") + " [-- CMD ARG...]"
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """All commands in one parser, for completion and the manual page; imports all of them."""
+    parser = argparse.ArgumentParser(
+        prog="quell",
+        description=SUMMARY,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(name, help=command.help)
+        _fill(sub, command, importlib.import_module(command.module))
+    return parser
+
+
 def _overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()]
@@ -70,7 +122,7 @@ def _overview() -> str:
         [
             "usage: ./quell [--quiet] COMMAND [OPTION...] [-- CMD ARG...]",
             "",
-            "Compares stock Linux 6.12 with Quell's memory-management changes, in VMs.",
+            SUMMARY,
             "Start with: ./quell compare",
             "",
             *lines,
@@ -111,14 +163,8 @@ def _run(argv: list[str]) -> int:
     if command_argv == []:
         raise UsageError("no command after --")
     module = importlib.import_module(command.module)
-    parser = _Parser(
-        prog=f"./quell {name}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    module.add_arguments(parser)
-    parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
+    parser = _Parser(prog=f"./quell {name}")
+    _fill(parser, command, module)
     args = parser.parse_args(rest)
     args.command = command_argv
     if args.quiet:

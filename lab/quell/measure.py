@@ -206,7 +206,8 @@ class Sample:
 
 
 _EXTRA_COUNTERS = re.compile(
-    r"^(luf_|rmap_batch_|tlb_|nr_tlb_|quell_|allocstall_|pgscan_direct$|pgsteal_direct$)"
+    r"^(luf_|rmap_batch_|early_ack_|folio_order_|tlb_|nr_tlb_|allocstall_|pgscan_direct$"
+    r"|pgsteal_direct$)"
 )
 
 

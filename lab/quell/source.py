@@ -252,6 +252,23 @@ def git(*args: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
     return proc.run(argv, cwd=cwd, env={**GIT_ENV, **(env or {})}).stdout
 
 
+def plain_tree(tree: Path) -> tuple[Path, str]:
+    """The user's own 6.12 tree as it is: its real path and version; nothing is copied.
+
+    UsageError when it is no kernel tree, of another version, or has Quell in it.
+    """
+    if not tree.is_dir():
+        raise UsageError(f"there is no folder {tree}")
+    tree = tree.resolve()
+    version = check_version(tree)
+    if (tree / "mm/Kconfig.quell").exists() or (tree / ".git/quell.json").exists():
+        raise UsageError(
+            f"{tree} has Quell applied already; give a tree without (to work on Quell's own "
+            "code, use ./quell tree --refresh, then ./quell build)"
+        )
+    return tree, version
+
+
 def user_tree(tree: Path, cache: Cache) -> Source:
     """A copy in the cache of the user's own 6.12 tree, which is only read.
 
@@ -259,15 +276,7 @@ def user_tree(tree: Path, cache: Cache) -> Source:
     everything the tree's own ``.gitignore`` files do not call build products.
     UsageError when it is no kernel tree, of another version, or has Quell in it.
     """
-    if not tree.is_dir():
-        raise UsageError(f"there is no folder {tree}")
-    tree = tree.resolve()
-    check_version(tree)
-    if (tree / "mm/Kconfig.quell").exists() or (tree / ".git/quell.json").exists():
-        raise UsageError(
-            f"{tree} has Quell applied already; give a tree without (to work on Quell's own "
-            "code, use ./quell tree --refresh, then ./quell build)"
-        )
+    tree, _ = plain_tree(tree)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
     with cache.lock("source"):
         names, key = _user_files(tree)

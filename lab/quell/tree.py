@@ -24,6 +24,7 @@ from pathlib import Path
 from quell import proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import atomic_dir, repo_root, require_space, write_atomic
+from quell.placement import Placed, place, report
 from quell.source import GIT_ENV, Source, git
 
 # A git tree of ours is known by this file in its .git: the source's key, and
@@ -31,7 +32,7 @@ from quell.source import GIT_ENV, Source, git
 _RECORD = "quell.json"
 _TREE_SPACE = 3_000_000_000
 # The same names of functions after @@ as in Linux's own .gitattributes.
-_ATTRIBUTES = "*.[chS] diff=cpp\n"
+ATTRIBUTES = "*.[chS] diff=cpp\n"
 
 
 @dataclass(frozen=True)
@@ -191,12 +192,12 @@ def parse_hook(name: str, text: str) -> Hook:
     return Hook(name, "".join(header), sections)
 
 
-def _states(part: KernelPart, pristine: Reader) -> dict[str, list[FileData | None]]:
-    """For each Linux file that hooks touch: its content after each owner, pristine first.
-
-    QuellError naming the hook and the file when a hook does not apply.
-    """
+def _apply_all(
+    part: KernelPart, pristine: Reader
+) -> tuple[dict[str, list[FileData | None]], list[Placed]]:
+    """Apply every hook; the states of ``states()``, and where each hunk landed."""
     states: dict[str, list[FileData | None]] = {}
+    placed: list[Placed] = []
     with tempfile.TemporaryDirectory(prefix="quell-tree-") as name:
         temp = Path(name)
         for hook in part.hooks:
@@ -205,49 +206,63 @@ def _states(part: KernelPart, pristine: Reader) -> dict[str, list[FileData | Non
                     states[path] = [pristine(path)]
                     _write(temp, path, states[path][0])
         for hook in part.hooks:
+            before = {
+                path: data.content.decode(errors="replace")
+                for path in hook.sections
+                if (data := read_file(temp, path)) is not None
+            }
+            # With a file that is missing git would not look at the others.
+            there = {
+                path: section
+                for path, section in hook.sections.items()
+                if path in before or section.startswith("--- /dev/null")
+            }
             # No fuzz: git apply wants every context line; it allows offsets. Without
             # the ceiling it would take a repository around the folder for its root.
             result = proc.run(
-                ["git", "apply", "--whitespace=nowarn", "-p1", "-"],
+                ["git", "apply", "--whitespace=nowarn", "--verbose", "--reject", "-p1", "-"],
                 cwd=temp,
                 env={**GIT_ENV, "GIT_CEILING_DIRECTORIES": str(temp.parent)},
-                stdin=hook.text(),
+                stdin=replace(hook, sections=there).text() if there else "",
                 check=False,
             )
-            if result.returncode != 0:
-                raise _reject(hook, temp, result.stderr)
+            now = place(hook.name, hook.sections, before, result.stdout + result.stderr)
+            if there and result.returncode != 0 and all(entry.at is not None for entry in now):
+                raise QuellError(f"hook {hook.name} does not apply", detail=result.stderr)
+            placed += now
             for path in hook.sections:
                 states[path].append(read_file(temp, path))
-    return states
+    return states, placed
 
 
-def _reject(hook: Hook, temp: Path, output: str) -> QuellError:
-    """What to tell when a hook does not apply: the file, the lines wanted and the lines there."""
-    failed = re.findall(r"^error: patch failed: (.+):(\d+)$", output, re.M)
-    gone = re.findall(r"^error: (.+): (?:No such file|already exists)", output, re.M)
-    if not failed and not gone:
-        return QuellError(f"hook {hook.name} does not apply", detail=output)
-    detail: list[str] = []
-    for path, number in failed:
-        at = int(number)
-        detail.append(f"{path}: the hook wants, at line {at}:")
-        detail += [f"    {line}" for line in _hunk_at(hook.sections.get(path, ""), at)]
-        detail.append(f"{path}: the tree has there:")
-        data = read_file(temp, path)
-        lines = data.content.decode(errors="replace").splitlines() if data else []
-        for line_number in range(max(1, at - 2), min(len(lines), at + 9) + 1):
-            detail.append(f"    {line_number:6} {lines[line_number - 1]}")
-    detail += [line for line in output.splitlines() if any(f"{path}:" in line for path in gone)]
-    files = ", ".join(dict.fromkeys([path for path, _ in failed] + gone))
-    return QuellError(f"hook {hook.name} does not apply to {files}", detail="\n".join(detail))
+def survey(part: KernelPart, pristine: Reader) -> list[Placed]:
+    """Where each hunk lands in a pristine tree; those that do not apply are among them."""
+    return _apply_all(part, pristine)[1]
 
 
-def _hunk_at(section: str, number: int) -> list[str]:
-    hunks = re.split(r"^(?=@@ )", section, flags=re.M)[1:]
-    for hunk in hunks:
-        if re.match(rf"@@ -{number}[, ]", hunk):
-            return hunk.splitlines()
-    return hunks[0].splitlines() if hunks else []
+def states(part: KernelPart, pristine: Reader) -> dict[str, list[FileData | None]]:
+    """For each Linux file that hooks touch: its content after each owner, pristine first.
+
+    QuellError naming every hook and file that does not apply, with the lines
+    that are wanted and those that are there; a warning for one that landed in
+    another function.
+    """
+    result, placed = _apply_all(part, pristine)
+    failed = [entry for entry in placed if entry.at is None]
+    if failed:
+        names = list(dict.fromkeys(entry.hook for entry in failed))
+        files = ", ".join(dict.fromkeys(entry.path for entry in failed))
+        what = f"hook {names[0]} does" if len(names) == 1 else f"hooks {', '.join(names)} do"
+        detail = report([entry for entry in placed if entry.hook in names])
+        raise QuellError(f"{what} not apply to {files}", detail="\n".join(detail))
+    for entry in placed:
+        if entry.strayed:
+            ui.warn(
+                f"hook {entry.hook} landed in {entry.path}, line {entry.at}, near "
+                f"{entry.function or 'the head'} and not {entry.hunk.function or 'the head'}: "
+                "look whether it belongs there (./quell tree --kernel-tree DIR shows it)"
+            )
+    return result
 
 
 def overlay(part: KernelPart, pristine: Reader) -> Overlay:
@@ -257,7 +272,7 @@ def overlay(part: KernelPart, pristine: Reader) -> Overlay:
         if pristine(path) is not None:
             raise QuellError(f"kernel/files/{path} is a file of Linux's own: make it a hook")
         result[path] = data
-    for path, contents in _states(part, pristine).items():
+    for path, contents in states(part, pristine).items():
         result[path] = contents[-1]
     return result
 
@@ -375,6 +390,9 @@ def make_git_tree(
                 "in the cache; --force makes it anew, and what it holds is lost"
             )
     require_space(dest, _TREE_SPACE, f"the tree {dest}")
+    placed = survey(part, lambda path: read_file(source.tree, path))
+    if source.key.startswith("user-") or any(entry.moved or entry.at is None for entry in placed):
+        ui.note("\n".join(report(placed)))
     with atomic_dir(dest.absolute()) as temp:
         _fill(temp, source)
         tree = _GitTree(temp)
@@ -507,7 +525,7 @@ def _refreshed(
         if last and patch in names and names.index(patch) < names.index(last):
             raise UsageError(f"{patch} comes before {last}, which touches {path} last")
 
-    states = _states(part, tree.pristine)
+    after = states(part, tree.pristine)
     if patch is not None and patch not in names and (unowned or take):
         hooks.append(Hook(patch, _stub(patch), {}))
     result: list[Hook] = []
@@ -516,13 +534,13 @@ def _refreshed(
         for path in hook.sections:
             owners = part.owners(path)
             at = owners.index(hook)
-            before, after = states[path][at], states[path][at + 1]
+            before, behind = after[path][at], after[path][at + 1]
             if hook is owners[-1] and (path not in take or hook.name == patch):
-                after = now.get(path, tree.pristine(path))
-            sections.append((path, before, after))
+                behind = now.get(path, tree.pristine(path))
+            sections.append((path, before, behind))
         if hook.name == patch:
             for path in sorted({*unowned, *take} - set(hook.sections)):
-                before = states[path][-1] if path in states else tree.pristine(path)
+                before = after[path][-1] if path in after else tree.pristine(path)
                 sections.append((path, before, now[path]))
         result.append(replace(hook, sections=_sections(sections)))
     return KernelPart(files, [hook for hook in result if hook.sections])
@@ -542,7 +560,7 @@ def _sections(files: Iterable[tuple[str, FileData | None, FileData | None]]) -> 
         temp = Path(name)
         (temp / "a").mkdir()
         (temp / "b").mkdir()
-        (temp / "attributes").write_text(_ATTRIBUTES)
+        (temp / "attributes").write_text(ATTRIBUTES)
         for path, before, after in files:
             if before == after:
                 continue

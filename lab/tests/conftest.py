@@ -118,6 +118,7 @@ def kernel(tmp_path: Path) -> Path:
     (root / "patches/first.patch").write_text(FIRST)
     (root / "patches/second.patch").write_text(SECOND)
     (root / "patches/series").write_text("# the order counts\nfirst.patch\nsecond.patch\n")
+    (root / "series.toml").write_text('[first]\nfiles = ["mm/luf.c"]\n[second]\n')
     (root / "configs").mkdir()
     (root / "configs/lab.config").write_text("CONFIG_SMP=y\n")
     (root / "configs/quell.config").write_text("CONFIG_QUELL=y\n")

@@ -210,7 +210,7 @@ def test_no_hooks(source: Source, kernel: Path, cache: Cache, make: Make) -> Non
 def test_hook_that_does_not_apply(source: Source, kernel: Path, cache: Cache, make: Make) -> None:
     make(GOOD)
     (source.tree / "mm/rmap.c").write_text("int other;\n")
-    with pytest.raises(QuellError, match="hook first.patch does not apply to mm/rmap.c"):
+    with pytest.raises(QuellError, match="hooks first.patch, second.patch do not apply to mm/rmap.c"):
         build.build_kernels(source, ["quell"], cache, kernel)
 
 

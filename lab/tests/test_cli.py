@@ -7,6 +7,7 @@ import argparse
 import errno
 import importlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ def use(monkeypatch: pytest.MonkeyPatch, main: object, **options: bool) -> None:
 
     module.add_arguments = add_arguments  # type: ignore[attr-defined]
     module.main = main  # type: ignore[attr-defined]
+    module.EXAMPLES = "./quell probe\n"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "quell_probe", module)
     monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("quell_probe", "probes", **options))
 
@@ -48,7 +50,22 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as caught:
         cli.main([name, "--help"])
     assert caught.value.code == 0
-    assert f"./quell {name}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"./quell {name}" in out and "examples:\n" in out
+    assert max(map(len, out.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_help_ends_with_examples_that_parse(name: str) -> None:
+    module = importlib.import_module(cli.COMMANDS[name].module)
+    whole = cli.whole_parser()
+    own = [line for line in module.EXAMPLES.splitlines() if line.startswith("./quell ")]
+    assert any(line.split()[1] == name for line in own)
+    for line in own:
+        words = shlex.split(line.split(" > ")[0])[1:]
+        before, _, command = " ".join(words).partition(" -- ")
+        assert not command or cli.COMMANDS[words[0]].takes_command
+        whole.parse_args(before.split())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +166,7 @@ def test_internal_error_keeps_a_log(monkeypatch: pytest.MonkeyPatch, cache: Cach
 def test_interrupted_command(number: signal.Signals, tmp_path: Path) -> None:
     code = (
         "import sys, types, time, quell.cli as cli\n"
-        "m = types.ModuleType('m'); m.add_arguments = lambda p: None\n"
+        "m = types.ModuleType('m'); m.add_arguments = lambda p: None; m.EXAMPLES = ''\n"
         "def main(args):\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "m.main = main; sys.modules['m'] = m\n"
         "cli.COMMANDS['probe'] = cli.Command('m', 'x')\n"

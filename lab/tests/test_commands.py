@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,6 +188,20 @@ def test_launcher(tmp_path: Path, bare: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "started -P -m quell compare -- a b\n")
     assert "preparing" in done.stderr
     assert launch(tmp_path / "c", str(bare), "doctor").stderr == ""
+
+
+def test_launcher_on_a_machine_that_is_no_lab(tmp_path: Path, bare: Path) -> None:
+    write_program(bare / "python3", FAKE_PYTHON.format(pip="exit 1"))
+    for words in (["status", "--json"], ["-q", "explain", "luf"]):
+        done = launch(tmp_path / "c", str(bare), *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == f"started -P -m quell {' '.join(words)}\n"
+    assert not (tmp_path / "c").exists()
+    # A real one, without any package and with nothing that can be written to.
+    (bare / "python3").unlink()
+    (bare / "python3").symlink_to("/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable)
+    done = launch(Path("/proc/none"), str(bare), "explain", "luf")
+    assert (done.returncode, done.stderr) == (0, "") and "More: docs/luf.md" in done.stdout
 
 
 def test_launcher_without_network(tmp_path: Path, bare: Path) -> None:

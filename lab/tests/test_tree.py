@@ -56,6 +56,24 @@ def test_offset_is_allowed(source: Source, kernel: Path) -> None:
     assert "lazy();" in (source.tree / "mm/rmap.c").read_text()
 
 
+def test_hook_that_moves_says_nothing(
+    source: Source, kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(source.tree / "mm/rmap.c", "int rmap_5(void)", "/* new */\nint rmap_5(void)")
+    tree.apply_quell(source.tree, kernel)
+    assert capsys.readouterr().err == ""
+
+
+def test_hook_that_strays(
+    source: Source, kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(source.tree / "mm/rmap.c", "int rmap_5(void)", "/* new */\nint rmap_5(void)")
+    edit(source.tree / "mm/rmap.c", "int rmap_9(void)", "int other(void)")
+    tree.apply_quell(source.tree, kernel)
+    err = capsys.readouterr().err
+    assert "warning: hook second.patch landed in mm/rmap.c, line 51, near other and not rmap_9" in err
+
+
 def test_hook_that_does_not_apply(source: Source, kernel: Path) -> None:
     edit(source.tree / "mm/rmap.c", "\treturn 10;", "\treturn 10 + 0;")
     before = contents(source.tree)
@@ -129,6 +147,25 @@ def test_git_tree(source: Source, kernel: Path, tmp_path: Path) -> None:
     assert set(git(dest, "diff", "--name-only").split()) == {"mm/Kconfig", "mm/luf.c", "mm/rmap.c"}
     assert "lazy" not in git(dest, "show", "HEAD:mm/rmap.c")
     assert "up to date" in tree.make_git_tree(dest, source, kernel=kernel)
+
+
+def test_newer_tree_of_the_users(
+    source: Source, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(source.tree / "mm/rmap.c", "int rmap_5(void)", "/* new */\nint rmap_5(void)")
+    tree.make_git_tree(tmp_path / "a", Source("6.12.9", source.tree, "user-1"), kernel=kernel)
+    err = capsys.readouterr().err
+    assert "first.patch: 2 hunks: 2 where expected, 0 moved, 0 failed\n" in err
+    assert "second.patch: 1 hunk: 0 where expected, 1 moved, 0 failed\n" in err
+    assert "  mm/rmap.c:51: moved by +1, rmap_9\n" in err
+    # Every hook that fails is told of, not just the first.
+    (source.tree / "mm/Kconfig").unlink()
+    edit(source.tree / "mm/rmap.c", "\treturn 10;", "\treturn 10 + 0;")
+    with pytest.raises(QuellError, match="hooks first.patch, second.patch do not apply") as caught:
+        tree.make_git_tree(tmp_path / "b", Source("6.12.9", source.tree, "user-2"), kernel=kernel)
+    assert "mm/Kconfig: there is no such file" in caught.value.detail
+    assert "return 10 + 0;" in caught.value.detail
+    assert not (tmp_path / "b").exists()
 
 
 def test_round_trip(source: Source, kernel: Path, tmp_path: Path) -> None:

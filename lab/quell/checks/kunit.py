@@ -20,7 +20,7 @@ from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
 
-SUITES = ("quell", "luf", "rmap_batch")
+SUITES = ("quell", "luf", "rmap_batch", "early_ack", "folio_order")
 
 
 def _cases(group: dict[str, Any], suite: str = "") -> Iterator[tuple[str, str]]:

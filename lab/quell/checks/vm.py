@@ -7,17 +7,20 @@ The selftests are C programs that lie where Linux keeps such tests, in
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quell import build, machine, measure, prereq, proc, source, tree, workload
 from quell.checks import CheckResult
 from quell.errors import QuellError
-from quell.paths import Cache
+from quell.paths import Cache, repo_root
 
 _TAP = re.compile(r"^(not )?ok \d+ (?:- )?(.*?)( # SKIP.*)?$", re.M)
 _PLAN = re.compile(r"^1\.\.(\d+)", re.M)
@@ -27,10 +30,13 @@ _NEED_NODES = ("luf_migrate",)
 # Those that want nodes, a RAM disk for swap, and a file system with large folios.
 _LARGE_FOLIOS = ("rmap_batch", "rmap_torture")
 _SWAP_KB = 32768
+# Two requests come together at a CPU only if two others send them.
+_CPUS = {"early_ack": 4}
+# Shootdowns in the long form, after each of which others look for an old translation.
+_FULL_ROUNDS = 10**7
 # mount(8) would keep the loop device open for writing, and no kernel has to mount it then.
-_WRITABLE = (
-    "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount $(losetup -f --show $I) $M; $T $M $N"
-)
+_MAKE = "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount $(losetup -f --show $I) $M"
+_WRITABLE = _MAKE + "; $T $M $N"
 _READ_ONLY = (
     "mkdir /dev/shm/src; $T --make /dev/shm/src; %s >/dev/null;"
     " mount -r $(losetup -f -r --show $I) $M; $T $M"
@@ -111,16 +117,21 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         if name in _LARGE_FOLIOS:
             continue
         guest = machine.run_script(
-            image, [str(program), measure.DATA_DIR], data=disk, timeout=300,
+            image, [str(program), measure.DATA_DIR], data=disk, timeout=300, cpus=_CPUS.get(name, 2),
             nodes=(256 * machine.MIB,) * 2 if name in _NEED_NODES else (), cache=cache,
         )  # fmt: skip
         _count(tally, name, guest)
 
 
+_NAMES = "set -e; PATH=$PATH:/usr/sbin:/sbin; I=/dev/shm/image; M=/mnt"
+# For the guest's shell: an empty xfs on /mnt, and what rmap_batch swaps to.
+XFS = f"{_NAMES}; {_MAKE % 'xfs'}; set +e"
+BRD = f"brd.rd_size={_SWAP_KB}"
+
+
 def _mounted(program: Path, script: str, rounds: str = "") -> str:
     """One of _FILE_SYSTEMS for the guest's shell."""
-    names = f"T={program}; I=/dev/shm/image; M=/mnt; N={rounds}"
-    return f"set -e; PATH=$PATH:/usr/sbin:/sbin; {names}; {script}"
+    return f"{_NAMES}; T={program}; N={rounds}; {script}"
 
 
 def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
@@ -141,7 +152,7 @@ def _large_folios(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     for name in _LARGE_FOLIOS:
         guest = machine.run_script(
             image, _mounted(programs[name], _FILE_SYSTEMS["xfs"]), nodes=(512 * machine.MIB,) * 2,
-            append=[f"brd.rd_size={_SWAP_KB}"], timeout=300, cache=cache,
+            append=[BRD], timeout=300, cache=cache,
         )  # fmt: skip
         _count(tally, name, guest)
 
@@ -222,7 +233,10 @@ def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
         ("quell=off", {"unmap_batch", "concurrent", "zap_batch"}),
         ("quell=luf", {"unmap_batch", "concurrent", "zap_batch", "luf"}),
         ("quell=off,-zap_batch", {"unmap_batch", "concurrent"}),
-        ("quell=on,luff", {"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf"}),
+        (
+            "quell=on,luff",
+            {"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order"},
+        ),
     ):
         guest = machine.run_script(image, script, append=[param], cache=cache)
         found = set(re.findall(r"quell/(\w+)/enabled:1", guest.stdout))
@@ -232,7 +246,59 @@ def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
             tally.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
 
 
-def run(cache: Cache) -> CheckResult:
+# What both count: the interrupts that /proc/interrupts has, within this share.
+_TOP_TOLERANCE = 0.15
+_TOP = "cd / && PYTHONPATH={lab} {python} -P -m quell top --json -- {work} 2>&1 >/tmp/top.json && cat /tmp/top.json"
+
+
+def _top(tally: _Tally, image: Path, cache: Cache) -> None:
+    """``top`` says who sends dontneed-touch's shootdowns, and as many as arrive; nothing stays."""
+    one = workload.select(["dontneed-touch"])[0]
+    ready = workload.prepare(one, machine.parse_memory("512M"), cache, {})
+    script = _TOP.format(
+        lab=shlex.quote(str(repo_root() / "lab")), python=sys.executable, work=shlex.join(ready.argv)
+    )
+    script += (
+        "; mkdir -p /tmp/t && mount -t tracefs t /tmp/t && echo left: $(ls /tmp/t/instances)"
+        " $(cat /tmp/t/events/enable)"
+    )
+    guest = machine.run_script(
+        image, script, stage=ready.program, memory="512M", timeout=300, cache=cache
+    )
+    start = guest.stdout.find("{\n")
+    end = guest.stdout.rfind("}\nleft:") + 1
+    if start < 0 or end <= start:
+        tally.check(False, "top in a guest", guest.stdout + guest.stderr)
+        return
+    found = json.loads(guest.stdout[start:end])
+    received = found["interrupts"]
+    by_process = sum(row["interrupts"] for row in found["receivers"]["processes"])
+    sent = sum(row["interrupts"] for row in found["causes"])
+    detail = f"{received} in /proc/interrupts, {by_process} by process, {sent} sent: {found}"
+    tally.check(received > 1000, "top saw dontneed-touch at work", detail)
+    for name, count in (("were received", by_process), ("were sent", sent)):
+        good = abs(count - received) <= _TOP_TOLERANCE * received
+        tally.check(good, f"top counts as many as /proc/interrupts {name}", detail)
+    main = max(found["processes"], key=lambda row: int(row["shootdowns"]), default=None)
+    cause = next(iter(main["causes"]), "") if main else ""
+    tally.check(cause.startswith("madvise"), "top tells that madvise() is the cause", detail)
+    tally.check("\nleft: 0\n" in guest.stdout, "top leaves nothing in tracefs", guest.stdout[end:])
+
+
+def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    program = selftests(temp)["early_ack"]
+    words = [str(program), str(_FULL_ROUNDS)]
+    for cpus in (2, 4):
+        guest = machine.run_script(image, words, cpus=cpus, timeout=8 * 3600, cache=cache)
+        _count(tally, f"early_ack on {cpus} CPUs", guest)
+
+
+def run_full(cache: Cache) -> CheckResult:
+    """The same, and what takes hours."""
+    return run(cache, (_early_ack,))
+
+
+def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]] = ()) -> CheckResult:
     """Boot and count; QuellError when a guest does not come up."""
     kernel = build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"]
     tally = _Tally()
@@ -245,6 +311,8 @@ def run(cache: Cache) -> CheckResult:
             lambda: _mapped_read(tally, kernel.image, cache),
             lambda: _surroundings(tally, kernel.image, cache),
             lambda: _boot_parameter(tally, kernel.image, cache),
+            lambda: _top(tally, kernel.image, cache),
+            *(partial(part, tally, kernel.image, folder, cache) for part in more),
         ]
         for part in parts:
             try:

@@ -14,6 +14,12 @@ from quell import build, source
 from quell.errors import QuellError
 from quell.paths import Cache
 
+EXAMPLES = """\
+./quell build
+./quell build quell --kernel-tree ~/linux-6.12.y
+./quell build debug --werror-w1
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""

@@ -16,6 +16,11 @@ from quell.paths import Cache, tree_size
 
 _KEPT = ("results", "venv", "locks")
 
+EXAMPLES = """\
+./quell clean
+./quell clean --all
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""

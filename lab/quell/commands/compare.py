@@ -16,6 +16,13 @@ from pathlib import Path
 from quell import compare, machine, session, table, ui
 from quell.paths import Cache
 
+EXAMPLES = """\
+./quell compare
+./quell compare --workload mapped-read --runs 3
+./quell compare -- make -j4
+./quell compare --quell-args quell=luf --json > result.json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``compare``."""

@@ -37,6 +37,12 @@ class Check:
     mend: str = ""
 
 
+EXAMPLES = """\
+./quell doctor
+./quell doctor --json
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")

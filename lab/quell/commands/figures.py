@@ -14,6 +14,12 @@ from pathlib import Path
 from quell import claims, machine, session, table, ui
 from quell.paths import Cache
 
+EXAMPLES = """\
+./quell figures
+./quell figures luf-256M --runs 3
+./quell figures --json > figures.json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``figures``."""

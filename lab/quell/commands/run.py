@@ -21,6 +21,13 @@ from quell.paths import Cache
 
 _WEEK_S = 7 * 86400.0
 
+EXAMPLES = """\
+./quell run
+./quell run -- uname -a
+./quell run --memory 2G --cpus 4 --append quell=-luf -- stress-ng --vm 2 -t 10
+./quell run --stock -- cat /proc/vmstat
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``run``."""

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run every check, part after part: lab, checkpatch, w1, models, kunit, vm, torture.
+"""Run every check, part after part: lab, checkpatch, export, w1, models, kunit, vm, torture.
 
 lab is the lab's own tests and types, checkpatch and w1 the kernel part's
-style and warnings, models its protocol checked with spin, kunit its unit tests
-in a VM, vm what only booted kernels show, torture lazy unmap flush under attack
-on the debug kernel. Only where it is named, or with --full: mutants, the same with
-each deliberate fault of that kernel, which has to be caught. With --full, those
+style and warnings, export the series of ./quell export applied with git am,
+models its protocol checked with spin, kunit its unit tests in a VM, vm what
+only booted kernels show, torture lazy unmap flush under attack on the debug
+kernel. Only where they are named, or with --full: mutants, the same with each
+deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
+whose results have to be the same on stock and on Quell. With --full, those
 parts that have a long form take it. The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
@@ -24,15 +26,24 @@ from quell.paths import Cache
 PARTS = {
     "lab": "quell.checks.lab",
     "checkpatch": "quell.checks.checkpatch",
+    "export": "quell.checks.export",
     "w1": "quell.checks.w1",
     "models": "quell.checks.models",
     "kunit": "quell.checks.kunit",
     "vm": "quell.checks.vm",
     "torture": "quell.checks.torture",
     "mutants": "quell.checks.mutants",
+    "selftests": "quell.checks.selftests",
 }
 # Only with --only or --full.
-EXTRA = ("mutants",)
+EXTRA = ("mutants", "selftests")
+
+EXAMPLES = """\
+./quell test
+./quell test --only lab --only export
+./quell test --full
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
@@ -44,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"only this part, one of {', '.join(PARTS)} (may be repeated)",
     )
     parser.add_argument(
-        "--full", action="store_true", help="the long form: 100 million reads in torture, and mutants"
+        "--full", action="store_true",
+        help="the long form: 100 million reads in torture, mutants, selftests, "
+        "and each first part of the exported series compiled",
     )
 
 

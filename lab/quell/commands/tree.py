@@ -18,6 +18,13 @@ from quell import prereq, source, tree, ui
 from quell.errors import UsageError
 from quell.paths import Cache
 
+EXAMPLES = """\
+./quell tree
+./quell tree ~/quell-linux --kernel-tree ~/linux-6.12.y
+./quell tree --refresh
+./quell tree --refresh --patch luf_fs
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``./quell export``: git am takes the series, and what comes out is what ``./quell tree`` makes.
+
+The long form compiles the tree after each commit, with the options that it has by then.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from quell import build, export, prereq, series, source, tree, ui
+from quell.checks import CheckResult
+from quell.errors import QuellError
+from quell.paths import Cache
+from quell.source import git
+
+_WHO = export.Identity("Quell", "quell@localhost")
+
+
+def run(cache: Cache) -> CheckResult:
+    """The series and the roll-up, applied to the whole source in git, against ``./quell tree``."""
+    return _run(cache, compile_all=False)
+
+
+def run_full(cache: Cache) -> CheckResult:
+    """The same, and every prefix compiled."""
+    return _run(cache, compile_all=True)
+
+
+def _run(cache: Cache, compile_all: bool) -> CheckResult:
+    prereq.ensure(prereq.BUILD if compile_all else [i for i in prereq.BUILD if i.need == "git"])
+    origin = source.debian_source(cache)
+    with tempfile.TemporaryDirectory(prefix="export-", dir=cache.folder("run")) as temp:
+        work = Path(temp)
+        kernel = tree.kernel_dir()
+        linux = work / "linux"
+        tree.make_git_tree(linux, origin, kernel=kernel)
+        files = export.patches(
+            kernel, lambda path: tree.read_file(origin.tree, path), origin.version, _WHO, export.date()
+        )
+        export.write(work / "series", files)
+        wrong = applied(linux, work / "series", files)
+        done = 2
+        if compile_all and not wrong:
+            broken, count = _compile(linux, series.read(kernel), cache)
+            wrong += broken
+            done += count
+    failed = min(len(wrong), done)
+    return CheckResult(done - failed, failed, 0, "\n".join(wrong))
+
+
+def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
+    """What is wrong with the patches, in a tree that ``./quell tree`` made.
+
+    Left checked out is the series, applied to the tree's first commit.
+    """
+    first = git("rev-list", "--max-parents=0", "HEAD", cwd=linux).strip()
+
+    def now() -> str:
+        git("add", "-A", "-f", ".", cwd=linux)
+        return git("write-tree", cwd=linux).strip()
+
+    wrong = []
+    wanted = now()
+    git("reset", "-q", "--hard", first, cwd=linux)
+    mails = [folder / name for name in export.numbered(files)]
+    (whole,) = [folder / name for name in files if folder / name not in mails]
+    try:
+        git("apply", "--whitespace=nowarn", str(whole), cwd=linux)
+        if now() != wanted:
+            wrong.append(f"{whole.name} does not make the tree that ./quell tree makes")
+    except QuellError as error:
+        wrong.append(f"git apply does not take {whole.name}: {error.detail}")
+    git("reset", "-q", "--hard", first, cwd=linux)
+    try:
+        export.am(linux, mails)
+        if git("rev-parse", "HEAD^{tree}", cwd=linux).strip() != wanted:
+            wrong.append("the series does not make the tree that ./quell tree makes")
+        if git("rev-list", "--count", f"{first}..HEAD", cwd=linux).strip() != str(len(mails)):
+            wrong.append("git am made another number of commits than there are patches")
+    except QuellError as error:
+        wrong.append(f"{error.message}: {error.detail}")
+    return wrong
+
+
+def _compile(linux: Path, one: series.Series, cache: Cache) -> tuple[list[str], int]:
+    """Compile every prefix of the series, which is checked out in ``linux``."""
+    wrong = []
+    last = git("rev-parse", "HEAD", cwd=linux).strip()
+    lab = (tree.kernel_dir() / "configs/lab.config").read_text()
+    options: list[str] = []
+    for number, commit in enumerate(one.commits, 1):
+        options += [name for name in commit.options if not name.startswith("ARCH_")]
+        fragment = lab + "".join(f"CONFIG_{name}=y\n" for name in options)
+        ui.note(f"compiling {number} of {len(one.commits)}: {commit.subject}")
+        git("checkout", "-q", f"{last}~{len(one.commits) - number}", cwd=linux)
+        log = cache.logs / f"export-{number}.log"
+        log.unlink(missing_ok=True)
+        try:
+            # Some options depend on those of later commits.
+            build.compile_tree(
+                linux, fragment, "export", cache, log, all_taken=number == len(one.commits)
+            )
+        except QuellError as error:
+            wrong.append(f"after {commit.name}: {error.message}\n{error.detail}\nlog: {log}")
+    return wrong, len(one.commits)

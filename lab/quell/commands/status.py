@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the running Quell kernel does: its switches, counters since boot and parked memory, in words.
+
+Runs on the machine that runs the kernel, with nothing installed but Python.
+Exits with 1 if the running kernel is not Quell's. What each mechanism is:
+./quell explain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from quell import status
+
+EXAMPLES = """\
+./quell status
+./quell status --json
+./quell run -- ./quell status
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--root", type=Path, default=Path("/"), metavar="DIR", help="read DIR/proc and DIR/sys (/)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read and print."""
+    now = status.read(args.root)
+    if args.json:
+        print(json.dumps(now.to_json(), indent=1))
+    else:
+        print("\n".join(status.describe(now)))
+    return 0

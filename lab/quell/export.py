@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The series as patches that ``git am`` takes, and one roll-up patch.
+
+The patches are git's own: the files that Quell touches are committed, pristine,
+to a scratch repository, then commit after commit, and ``git format-patch``
+writes them. The same Quell and the same source give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import proc, series, tree
+from quell.errors import QuellError, UsageError
+from quell.paths import repo_root, write_atomic
+from quell.source import GIT_ENV, git
+from quell.tree import Overlay, Reader
+
+# Where the user has no name, git still wants one.
+NOBODY = ("Quell", "quell@localhost")
+_DATE = "2024-11-17T22:15:00Z"
+_GIT = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who signs: ``user.name`` and ``user.email`` of the user's git configuration."""
+
+    name: str
+    email: str
+
+    @property
+    def trailer(self) -> str:
+        """The line that kernel developers add."""
+        return f"Signed-off-by: {self.name} <{self.email}>\n"
+
+
+def identity() -> Identity | None:
+    """Who the user's git says they are here; None without a name or an address."""
+
+    def value(key: str) -> str:
+        # The user's own configuration, which the lab's other calls leave out.
+        result = proc.run(["git", "config", "--get", key], check=False)
+        return result.stdout.strip()
+
+    name, email = value("user.name"), value("user.email")
+    return Identity(name, email) if name and email else None
+
+
+def date() -> str:
+    """When Quell's repository was last committed to, as ISO 8601; a fixed date outside of one."""
+    try:
+        return git("log", "-1", "--format=%cI", cwd=repo_root()).strip() or _DATE
+    except QuellError:
+        return _DATE
+
+
+def check_target(dest: Path) -> None:
+    """UsageError unless ``dest`` is new or an empty folder."""
+    if dest.is_dir():
+        if any(dest.iterdir()):
+            raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
+    elif dest.exists() or dest.is_symlink():
+        raise UsageError(f"{dest} is not a folder")
+
+
+def patches(
+    kernel: Path, pristine: Reader, version: str, who: Identity | None, when: str
+) -> dict[str, str]:
+    """The files to write, by name: ``0001-....patch`` and so on, and ``quell-VERSION.patch``.
+
+    ``version`` is Linux's. QuellError when a hook does not apply, or series.toml
+    does not fit.
+    """
+    one = series.read(kernel)
+    if not one.commits:
+        raise QuellError("there is nothing to export: kernel/patches/series is missing or empty")
+    overlays = series.states(one, pristine)
+    with tempfile.TemporaryDirectory(prefix="quell-export-") as name:
+        repo, out = Path(name) / "repo", Path(name) / "out"
+        repo.mkdir()
+        (Path(name) / "attributes").write_text(tree.ATTRIBUTES)
+        scratch = _Scratch(repo, Path(name) / "attributes", who, when)
+        scratch.commit({path: pristine(path) for path in overlays[-1]}, "pristine\n")
+        first = scratch.head()
+        for commit, overlay in zip(one.commits, overlays, strict=True):
+            scratch.commit(overlay, commit.message + (f"\n{who.trailer}" if who else ""))
+        scratch.git(
+            "format-patch", "-q", "--zero-commit", "--no-signature", "--no-renames", "--full-index",
+            "--diff-algorithm=myers", "-U3", "--no-base", "-o", str(out), first,
+        )  # fmt: skip
+        written = {path.name: _text(path) for path in sorted(out.iterdir())}
+        whole = Path(name) / "whole"
+        scratch.git("diff", "--no-renames", "--full-index", "--diff-algorithm=myers", "-U3",
+                    f"--output={whole}", first, "HEAD")  # fmt: skip
+        written[f"quell-{version}.patch"] = _roll_up(one, version) + _text(whole)
+    return written
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise QuellError(f"a hook touches a file that is not UTF-8: {error}") from error
+
+
+def _roll_up(one: series.Series, version: str) -> str:
+    lines = [
+        f"Quell for Linux {version}, as one patch: the sum of",
+        *(f"  {number}. {commit.subject}" for number, commit in enumerate(one.commits, 1)),
+        "",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+class _Scratch:
+    """A repository of the files that Quell touches, and of nothing else."""
+
+    def __init__(self, root: Path, attributes: Path, who: Identity | None, when: str) -> None:
+        self.root = root
+        name, email = (who.name, who.email) if who else NOBODY
+        values = {"NAME": name, "EMAIL": email, "DATE": when}
+        self.env = {f"GIT_{role}_{key}": values[key] for role in ("AUTHOR", "COMMITTER") for key in values}
+        self.options = (*_GIT, "-c", f"core.attributesFile={attributes}")
+        self.now: Overlay = {}
+        self.git("init", "-q", "--template=", "-b", "quell")
+
+    def git(self, *args: str) -> str:
+        return git(*self.options, *args, cwd=self.root, env=self.env)
+
+    def head(self) -> str:
+        return self.git("rev-parse", "HEAD").strip()
+
+    def commit(self, overlay: Overlay, message: str) -> None:
+        """Commit these files; those of the commits before stay as they are."""
+        for path, data in overlay.items():
+            full = self.root / path
+            if data is None:
+                full.unlink(missing_ok=True)
+            else:
+                write_atomic(full, data.content, mode=data.mode)
+        self.git("add", "-A", "-f", ".")
+        file = self.root / ".git/message"
+        file.write_text(message)
+        self.git("commit", "-q", "--no-verify", "--allow-empty", "--cleanup=verbatim", "-F", str(file))
+
+
+def write(dest: Path, files: dict[str, str]) -> None:
+    """Write the patches into ``dest``, which is made."""
+    check_target(dest)
+    try:
+        dest.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
+    for name, text in files.items():
+        write_atomic(dest / name, text)
+
+
+def numbered(files: dict[str, str]) -> list[str]:
+    """The patches of the series in order, without the roll-up."""
+    return sorted(name for name in files if re.match(r"\d{4}-", name))
+
+
+def am(repo: Path, mails: list[Path]) -> None:
+    """Apply the patches with ``git am`` in a clean repository. QuellError with git's words."""
+    who = dict(zip(("NAME", "EMAIL"), NOBODY, strict=True))
+    env = {**GIT_ENV, **{f"GIT_COMMITTER_{key}": value for key, value in who.items()}}
+    result = proc.run(
+        ["git", "-c", "safe.directory=*", *_GIT, "am", "-q", "--whitespace=nowarn", *mails],
+        cwd=repo,
+        env=env,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise QuellError("git am does not take the series", detail=proc.tail(result.stdout + result.stderr))

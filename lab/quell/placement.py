@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Where the hunks of the hooks land in a Linux tree: as they are, moved, or nowhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# What git takes for the line that names a function, after @@: in C, and elsewhere.
+_C_FUNCTION = re.compile(r"(?!\s*[A-Za-z_]\w*:\s*(?:$|/[/*]))(?:::\s*)?[A-Za-z_].*$")
+_FUNCTION = re.compile(r"[A-Za-z_$].*$")
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
+# Lines of context that patch(1) would do without, and git apply does not.
+_FUZZ = (1, 2)
+_AROUND = 4
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """One hunk of a patch.
+
+    ``line`` is where the patch expects it in the file as the hooks before left
+    it, ``context`` the text after @@, ``lines`` the hunk without its first line.
+    """
+
+    line: int
+    context: str
+    lines: tuple[str, ...]
+
+    @property
+    def old(self) -> list[str]:
+        """The lines that have to be there."""
+        return [line[1:] for line in self.lines if line[:1] in (" ", "-")]
+
+    @property
+    def added(self) -> list[str]:
+        """The lines that it adds, without indentation."""
+        return [line[1:].strip() for line in self.lines if line.startswith("+")]
+
+    @property
+    def function(self) -> str:
+        """The function that it is in or that comes before, by name where there is one."""
+        return function_name(self.context)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a hunk landed: at line ``at``, in or behind ``function``; None: it does not apply.
+
+    ``around`` is what the file has there before the hook, with line numbers.
+    """
+
+    hook: str
+    path: str
+    hunk: Hunk
+    at: int | None
+    function: str
+    around: tuple[str, ...] = ()
+    hint: str = ""
+
+    @property
+    def moved(self) -> int:
+        """By how many lines; 0 if it does not apply."""
+        return 0 if self.at is None else self.at - self.hunk.line
+
+    @property
+    def strayed(self) -> bool:
+        """Whether it landed in another function than the patch says."""
+        return self.at is not None and self.moved != 0 and self.function != self.hunk.function
+
+
+def hunks(section: str) -> list[Hunk]:
+    """The hunks of a patch's section about one file."""
+    found: list[Hunk] = []
+    head: re.Match[str] | None = None
+    body: list[str] = []
+
+    def close() -> None:
+        if head is not None:
+            # git applies a hunk with nothing before it behind line 0.
+            found.append(Hunk(max(1, int(head[2])), head[3].strip(), tuple(body)))
+
+    for line in section.splitlines():
+        match = _HUNK.match(line)
+        if match:
+            close()
+            head, body = match, []
+        elif head is not None:
+            body.append(line)
+    close()
+    return found
+
+
+def function_name(context: str) -> str:
+    """The name in a line that git prints after @@: a function's, else the line itself."""
+    match = re.search(r"(\w+)\s*\(", context)
+    return match[1] if match else context.strip()
+
+
+def enclosing(lines: Sequence[str], at: int, path: str) -> str:
+    """What git would print after @@ for a hunk at line ``at``, by name."""
+    pattern = _C_FUNCTION if path.endswith((".c", ".h", ".S")) else _FUNCTION
+    for line in reversed(lines[: at - 1]):
+        if pattern.match(line):
+            return function_name(line[:80])
+    return ""
+
+
+def place(
+    hook: str, sections: Mapping[str, str], before: Mapping[str, str], output: str
+) -> list[Placed]:
+    """What ``git apply --verbose --reject`` did with a hook, hunk by hunk.
+
+    ``before`` has the text of each file; one that is missing is not there.
+    """
+    said = _by_file(output)
+    placed = []
+    for path, section in sections.items():
+        text = before.get(path)
+        lines = text.splitlines() if text is not None else []
+        messages = said.get(path, [])
+        rejected = {int(number) for m in messages for number in re.findall(r"^Rejected hunk #(\d+)", m)}
+        at = {
+            int(match[1]): int(match[2])
+            for message in messages
+            if (match := re.match(r"Hunk #(\d+) succeeded at (\d+) ", message))
+        }
+        # Where the hunks before it in this file ended up shifts the lines of the old file.
+        shift = 0
+        for number, hunk in enumerate(hunks(section), 1):
+            creates = section.startswith("--- /dev/null")
+            if number in rejected or (text is None and not creates):
+                placed.append(_failed(hook, path, hunk, lines, text is None))
+            else:
+                line = at.get(number, hunk.line)
+                old = max(1, line - shift)
+                around = tuple(_numbered(lines, old, old + len(hunk.old)))
+                placed.append(
+                    Placed(hook, path, hunk, line, enclosing(lines, old, path), around)
+                )
+                shift += len([1 for entry in hunk.lines if entry.startswith("+")])
+                shift -= len([1 for entry in hunk.lines if entry.startswith("-")])
+    return placed
+
+
+def _by_file(output: str) -> dict[str, list[str]]:
+    """git's messages by the file that they are about."""
+    found: dict[str, list[str]] = {}
+    path = ""
+    for line in output.splitlines():
+        start = re.match(r"(?:Checking|Applying) patch (.+?)(?:\.\.\.| with \d+ rejects?\.\.\.)$", line)
+        if start:
+            path = start[1]
+        found.setdefault(path, []).append(line)
+    return found
+
+
+def _failed(hook: str, path: str, hunk: Hunk, lines: Sequence[str], missing: bool) -> Placed:
+    if missing:
+        return Placed(hook, path, hunk, None, "", (), "there is no such file")
+    old = hunk.old
+    head = next((i for i, line in enumerate(hunk.lines) if line[0] != " "), 0)
+    tail = next((i for i, line in enumerate(reversed(hunk.lines)) if line[0] != " "), 0)
+    for fuzz in _FUZZ:
+        cut = min(fuzz, head)
+        short = old[cut : len(old) - min(fuzz, tail)]
+        found = _find(lines, short)
+        if short and len(found) == 1:
+            at = found[0] + 1
+            hint = f"without {fuzz} line{'s' * (fuzz > 1)} of context at either end it fits at line {at}"
+            around = tuple(_numbered(lines, at - cut, at - cut + len(old)))
+            return Placed(hook, path, hunk, None, "", around, hint)
+    # The line of the hunk that says best where to look: one that is there only once.
+    alone = [
+        (i, found[0])
+        for i, line in enumerate(old)
+        if len(line.strip()) > 3 and len(found := _find(lines, [line])) == 1
+    ]
+    start = alone[0][1] - alone[0][0] + 1 if alone else hunk.line
+    around = tuple(_numbered(lines, max(1, start), start + len(old)))
+    return Placed(hook, path, hunk, None, "", around)
+
+
+def _find(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    size = len(wanted)
+    return [i for i in range(len(lines) - size + 1) if list(lines[i : i + size]) == list(wanted)]
+
+
+def _numbered(lines: Sequence[str], first: int, end: int) -> list[str]:
+    low, high = max(1, first - _AROUND), min(len(lines), end + _AROUND)
+    return [f"    {number:6} {lines[number - 1]}" for number in range(low, high + 1)]
+
+
+def report(placed: Sequence[Placed]) -> list[str]:
+    """Lines for people: how many hunks applied, each that moved, each that failed with what is there."""
+    lines = []
+    for name in dict.fromkeys(entry.hook for entry in placed):
+        own = [entry for entry in placed if entry.hook == name]
+        failed = sum(entry.at is None for entry in own)
+        moved = sum(entry.moved != 0 for entry in own)
+        lines.append(
+            f"{name}: {len(own)} hunk{'s' * (len(own) != 1)}: {len(own) - failed - moved} where expected, "
+            f"{moved} moved, {failed} failed"
+        )
+        for entry in own:
+            if entry.strayed:
+                lines += _strayed(entry)
+            elif entry.moved:
+                where = f", {entry.function}" if entry.function else ""
+                lines.append(f"  {entry.path}:{entry.at}: moved by {entry.moved:+d}{where}")
+            elif entry.at is None:
+                lines += _complaint(entry)
+    return lines
+
+
+def _strayed(entry: Placed) -> list[str]:
+    wanted, there = entry.hunk.function or "the head", entry.function or "the head"
+    return [
+        f"  {entry.path}:{entry.at}: moved by {entry.moved:+d}, and into another place: "
+        f"near {there}, not {wanted}. Look whether it belongs there:",
+        *(f"    {line}" for line in entry.hunk.lines),
+        f"  {entry.path} has there:",
+        *entry.around,
+    ]
+
+
+def _complaint(entry: Placed) -> list[str]:
+    return [
+        f"  {entry.path}: the hook wants, at line {entry.hunk.line}"
+        + (f" ({entry.hunk.function}):" if entry.hunk.function else ":"),
+        *(f"    {line}" for line in entry.hunk.lines),
+        f"  {entry.path}: " + (f"{entry.hint}:" if entry.hint and entry.around else entry.hint or "the tree has there:"),
+        *entry.around,
+    ]

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel part as a series of commits, one per patch: what ``./quell export`` writes.
+
+``kernel/series.toml`` says which new files and options belong to which patch;
+its head explains the fields. Each commit has all it needs, so that every prefix
+of the series builds.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import tree
+from quell.errors import QuellError
+from quell.tree import FileData, Hook, KernelPart, Overlay, Reader
+
+TABLE = "series.toml"
+_KCONFIG = "mm/Kconfig.quell"
+_ENTRY = re.compile(r"^(?:menu)?config (\w+)", re.M)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit: a hook patch, the new files that come with it, the options it adds."""
+
+    hook: Hook
+    files: tuple[str, ...]
+    options: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The patch's name without its ending."""
+        return self.hook.name.removesuffix(".patch")
+
+    @property
+    def message(self) -> str:
+        """Subject, empty line, body; no trailers."""
+        return self.hook.header.strip() + "\n"
+
+    @property
+    def subject(self) -> str:
+        """The first line of the message."""
+        return self.message.splitlines()[0]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The commits in order, and the new files that several of them make up."""
+
+    part: KernelPart
+    commits: Sequence[Commit]
+    shared: frozenset[str]
+
+
+def options_in(kconfig: str) -> list[str]:
+    """The options that a Kconfig file defines."""
+    return _ENTRY.findall(kconfig)
+
+
+def read(kernel: Path) -> Series:
+    """Read ``kernel/``. QuellError naming what series.toml and the rest do not agree about."""
+    part = tree.read_kernel_part(kernel)
+    try:
+        table = tomllib.loads((kernel / TABLE).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise QuellError(f"kernel/{TABLE} cannot be used: {error}") from error
+    shared = frozenset(_names(table.pop("shared", []), "shared"))
+    commits = []
+    for hook in part.hooks:
+        entry = table.pop(hook.name.removesuffix(".patch"), None)
+        if not isinstance(entry, dict):
+            raise QuellError(f"kernel/{TABLE} says nothing of kernel/patches/{hook.name}")
+        files = _names(entry.pop("files", []), hook.name)
+        options = _names(entry.pop("options", []), hook.name)
+        if entry:
+            raise QuellError(f"kernel/{TABLE}: {hook.name} has the unknown field {sorted(entry)[0]}")
+        commits.append(Commit(hook, files, options))
+    if table:
+        raise QuellError(f"kernel/{TABLE} names the patch {sorted(table)[0]}, which is not in the series")
+    _once("file", [path for commit in commits for path in commit.files], part.files, "kernel/files")
+    kconfig = part.files.get(_KCONFIG)
+    known = options_in(kconfig.content.decode()) if kconfig else []
+    _once("option", [name for commit in commits for name in commit.options], known, _KCONFIG)
+    for path in sorted(shared - part.files.keys()):
+        raise QuellError(f"kernel/{TABLE} calls {path} shared, which is not in kernel/files")
+    for commit in commits:
+        _check_message(commit)
+    return Series(part, commits, shared)
+
+
+def _names(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise QuellError(f"kernel/{TABLE}: {where} should be a list of names")
+    return tuple(value)
+
+
+def _once(kind: str, named: Sequence[str], there: Iterable[str], where: str) -> None:
+    """Every name once, and all of them there."""
+    for name in named:
+        if named.count(name) > 1:
+            raise QuellError(f"kernel/{TABLE} gives the {kind} {name} to two patches")
+    for name in sorted(set(named) - set(there)):
+        raise QuellError(f"kernel/{TABLE} names the {kind} {name}, which is not in {where}")
+    for name in sorted(set(there) - set(named)):
+        raise QuellError(
+            f"kernel/{TABLE} does not say which patch brings the {kind} {name}; add it there"
+        )
+
+
+def _check_message(commit: Commit) -> None:
+    """A message that ``git am`` would take for something else is refused."""
+    lines = commit.message.splitlines()
+    if len(lines) < 3 or lines[1] or not lines[0]:
+        raise QuellError(f"{commit.hook.name}: its header should be a subject, an empty line and a body")
+    if lines[0].startswith("["):
+        raise QuellError(f"{commit.hook.name}: git am would drop what is in brackets in its subject")
+    for line in lines:
+        if re.match(r"---|diff -|Index: ", line):
+            raise QuellError(f"{commit.hook.name}: git am would end the message before {line!r}")
+
+
+def states(series: Series, pristine: Reader) -> list[Overlay]:
+    """What the tree has beyond pristine after each commit; the last is what Quell is.
+
+    QuellError when a hook does not apply.
+    """
+    final = tree.overlay(series.part, pristine)
+    after = tree.states(series.part, pristine)
+    seen = dict.fromkeys(after, 0)
+    result: list[Overlay] = []
+    now: Overlay = {}
+    for number, commit in enumerate(series.commits):
+        now = dict(now)
+        for path in commit.hook.sections:
+            seen[path] += 1
+            now[path] = after[path][seen[path]]
+        for path in commit.files:
+            now[path] = series.part.files[path]
+        later = {name for after_it in series.commits[number + 1 :] for name in after_it.options}
+        for path in series.shared & now.keys():
+            now[path] = _earlier(path, series.part.files[path], later)
+        result.append(now)
+    if result and result[-1] != final:
+        raise QuellError("internal error: the commits do not add up to what Quell is")
+    return result
+
+
+def _earlier(path: str, data: FileData, later: set[str]) -> FileData:
+    text = data.content.decode()
+    cut = without_entries(text, later) if "Kconfig" in path else without_blocks(text, later)
+    return FileData(cut.encode(), data.executable)
+
+
+def without_entries(text: str, options: set[str]) -> str:
+    """A Kconfig file without the entries of these options."""
+    kept: list[str] = []
+    drop = False
+    for line in text.splitlines(keepends=True):
+        if re.match(r"[a-z]", line):
+            match = _ENTRY.match(line)
+            drop = bool(match and match[1] in options)
+        if not drop:
+            kept.append(line)
+    return "".join(kept)
+
+
+def without_blocks(text: str, options: set[str]) -> str:
+    """A C file without what stands under an ``#if`` that asks for one of these options."""
+    kept: list[str] = []
+    depth = 0
+    for line in text.splitlines(keepends=True):
+        directive = re.match(r"\s*#\s*(if|ifdef|ifndef|endif)\b(.*)", line)
+        if depth:
+            if directive:
+                depth += -1 if directive[1] == "endif" else 1
+            continue
+        asked = re.findall(r"\bCONFIG_(\w+)", directive[2]) if directive else []
+        if directive and directive[1] != "endif" and options.intersection(asked):
+            depth = 1
+            continue
+        # No two empty lines where a block was.
+        if not (line.strip() == "" and kept and kept[-1].strip() == ""):
+            kept.append(line)
+    return "".join(kept)

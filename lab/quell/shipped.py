@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The completion scripts and the manual page, made from the commands' own parsers.
+
+They lie in ``lab/share``, so that using them needs no package; shtab and
+argparse-manpage, which make them, are among the test packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from quell import mechanisms
+from quell.errors import UsageError
+from quell.paths import repo_root, write_atomic
+
+_LICENSE = "SPDX-License-Identifier: GPL-2.0-only"
+_REMAKE = "Made by ./quell completion --write from the commands' own options."
+
+
+_END = """\
+.SH ENVIRONMENT
+.TP
+.B QUELL_CACHE
+the folder of everything that is downloaded, built and measured (~/.cache/quell)
+.SH EXIT STATUS
+0: all is well. 1: a check, a comparison or the command that was run failed. 2: bad usage, or
+something that is needed is missing. 130: interrupted.
+.B quell run
+and
+.B quell compare \\-\\- CMD
+exit with the command's own code.
+"""
+
+
+def share_dir() -> Path:
+    """Where they lie."""
+    return repo_root() / "lab/share"
+
+
+def read(name: str) -> str:
+    """One of them, as it is in the repository. UsageError when it is not there."""
+    try:
+        return (share_dir() / name).read_text()
+    except OSError as error:
+        raise UsageError(f"{share_dir() / name} is missing; ./quell completion --write makes it") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    """All commands; what completes to files, folders or mechanisms says so."""
+    import shtab
+
+    from quell import cli
+
+    parser = cli.whole_parser()
+    for action in _actions(parser):
+        if action.type is Path:
+            action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar == "MECHANISM":
+            action.choices = mechanisms.names()
+    return parser
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from _actions(sub)
+
+
+def _completion(shell: str) -> str:
+    import shtab
+
+    text: str = shtab.complete(_parser(), shell)
+    first, _, rest = text.partition("\n")
+    return f"{first}\n# {_LICENSE}\n# {_REMAKE}\n{rest.rstrip()}\n"
+
+
+def _manual() -> str:
+    from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]
+
+    page = Manpage(
+        _parser(),
+        {
+            "date": " ",
+            "project_name": "Quell",
+            "manual_title": "Quell",
+            "description": "compare stock Linux with Quell's memory-management changes",
+        },
+        format="single-commands-section",
+    )
+    text = f'.\\" {_LICENSE}\n.\\" {_REMAKE}\n{str(page).rstrip()}\n'
+    # What starts with ./quell is no macro.
+    text = re.sub(r"^\./", r"\\&./", text, flags=re.M)
+    return text + _examples() + _END
+
+
+def _examples() -> str:
+    """The section EXAMPLES: those that end each command's help."""
+    from quell import cli
+
+    lines = [".SH EXAMPLES", ".nf"]
+    for command in cli.COMMANDS.values():
+        for line in importlib.import_module(command.module).EXAMPLES.splitlines():
+            lines.append("\\&" + line.replace("\\", "\\e").replace("-", "\\-"))
+    return "\n".join([*lines, ".fi\n"])
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "quell.bash": lambda: _completion("bash"),
+    "_quell": lambda: _completion("zsh"),
+    "quell.1": _manual,
+}
+
+
+def make(name: str) -> str:
+    """One of ``FILES`` as the parsers want it now. UsageError without the packages."""
+    columns = os.environ.get("COLUMNS")
+    # argparse breaks usage lines at the terminal's width; man(1) and shells do that themselves.
+    os.environ["COLUMNS"] = "1000"
+    try:
+        return FILES[name]()
+    except ImportError as error:
+        raise UsageError(
+            f"the Python package {error.name} is missing; ./quell test --only lab installs it"
+        ) from error
+    finally:
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+
+
+def write() -> list[Path]:
+    """Write those that are not current; their paths."""
+    written = []
+    for name in FILES:
+        path, text = share_dir() / name, make(name)
+        if not path.exists() or path.read_text() != text:
+            write_atomic(path, text)
+            written.append(path)
+    return written

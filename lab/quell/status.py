@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a running Quell kernel says of itself: switches, counters since boot, parked memory.
+
+Needs nothing but Python, so that it runs on a machine that is no lab.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quell import ui
+from quell.errors import QuellError
+
+SCHEMA = "quell.status/1"
+SYSFS = "sys/kernel/mm/quell"
+# Folios that stock reclaim unmaps before it flushes: a folio_batch.
+STOCK_BATCH = 31
+_KB_PER_PAGE = 4
+
+
+@dataclass(frozen=True)
+class Status:
+    """What was read.
+
+    ``switches``: by mechanism, on or not. ``tunables``: by mechanism, its other
+    readable files. ``counters``: Quell's in /proc/vmstat, since boot, in pages or
+    events. ``parked_kb``: KiB that wait in the lots, None without lazy unmap
+    flush. ``shootdown_ipis``: received since boot by all CPUs, None where
+    /proc/interrupts does not say. ``uptime_s``: seconds.
+    """
+
+    release: str
+    uptime_s: float | None
+    switches: Mapping[str, bool]
+    tunables: Mapping[str, Mapping[str, str]]
+    counters: Mapping[str, int]
+    parked_kb: int | None
+    shootdown_ipis: int | None
+
+    @property
+    def flushes_avoided(self) -> int | None:
+        """Flushes that reclaim did not send, at most: see ``STOCK_BATCH``. None without the counters."""
+        if not {"luf_park", "luf_migrate", "luf_flush"} <= self.counters.keys():
+            return None
+        reclaimed = self.counters["luf_park"] - self.counters["luf_migrate"]
+        return max(0, reclaimed // STOCK_BATCH - self.counters["luf_flush"])
+
+    def to_json(self) -> dict[str, Any]:
+        """As one object, for ``--json``."""
+        return {
+            "schema": SCHEMA,
+            "release": self.release,
+            "uptime_s": self.uptime_s,
+            "switches": dict(self.switches),
+            "tunables": {name: dict(files) for name, files in self.tunables.items()},
+            "counters": dict(self.counters),
+            "parked_kb": self.parked_kb,
+            "shootdown_ipis": self.shootdown_ipis,
+            "flushes_avoided_at_most": self.flushes_avoided,
+        }
+
+
+def read(root: Path = Path("/")) -> Status:
+    """Read it below ``root``. QuellError when the kernel is not Quell's."""
+    release = _text(root / "proc/sys/kernel/osrelease") or "of unknown version"
+    folder = root / SYSFS
+    switches: dict[str, bool] = {}
+    tunables: dict[str, dict[str, str]] = {}
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        enabled = _text(entry / "enabled")
+        if enabled is None:
+            continue
+        switches[entry.name] = enabled == "1"
+        tunables[entry.name] = {
+            file.name: value
+            for file in sorted(entry.iterdir())
+            if file.name != "enabled" and (value := _text(file)) is not None
+        }
+    if not switches:
+        raise QuellError(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}")
+    vmstat = _pairs(_text(root / "proc/vmstat") or "")
+    own = re.compile(rf"(?:nr_)?(?:{'|'.join(map(re.escape, switches))})_")
+    parked = _pairs(_text(root / "proc/meminfo") or "").get("LufParked")
+    uptime = (_text(root / "proc/uptime") or "").split()
+    return Status(
+        release=release,
+        uptime_s=float(uptime[0]) if uptime else None,
+        switches=switches,
+        tunables=tunables,
+        counters={name: value for name, value in vmstat.items() if own.match(name)},
+        parked_kb=parked,
+        shootdown_ipis=_shootdowns(_text(root / "proc/interrupts") or ""),
+    )
+
+
+def _text(path: Path) -> str | None:
+    """A file's text; None when it cannot be read, as what is only for writing."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _pairs(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"^(\w+):?\s+(\d+)", text, re.M)}
+
+
+def _shootdowns(text: str) -> int | None:
+    line = re.search(r"^\s*TLB:((?:\s+\d+)+)", text, re.M)
+    return sum(map(int, line[1].split())) if line else None
+
+
+def describe(status: Status) -> list[str]:
+    """The status in words, a line each."""
+    up = f", up {ui.duration(status.uptime_s)}" if status.uptime_s is not None else ""
+    lines = [f"Linux {status.release}{up}: a Quell kernel", ""]
+    width = max(map(len, status.switches))
+    for name, on in status.switches.items():
+        more = ", ".join(f"{file} {value}" for file, value in status.tunables[name].items())
+        lines.append(f"  {name:{width}}  {'on ' if on else 'OFF'}  {more}".rstrip())
+    told: set[str] = set()
+    for name, words in (("luf", _lazy), ("rmap_batch", _runs)):
+        if name in status.switches and (said := words(status)):
+            lines += ["", f"{name}, since boot:", *(f"  {line}" for line in said)]
+            told.add(name)
+    for name in status.switches:
+        found = {
+            counter.removeprefix(f"{name}_"): value
+            for counter, value in status.counters.items()
+            if counter.startswith(f"{name}_")
+        }
+        if name not in told and found:
+            words_ = ", ".join(f"{counter} {value:,}" for counter, value in found.items())
+            lines += ["", f"{name}, since boot: {words_}"]
+    if status.shootdown_ipis is not None:
+        lines += ["", f"All CPUs together received {status.shootdown_ipis:,} shootdown interrupts since boot."]
+    return lines
+
+
+def _pages(count: int) -> str:
+    return f"{count:,} pages ({ui.size(count * _KB_PER_PAGE * 1024)})"
+
+
+def _lazy(status: Status) -> list[str]:
+    """Lazy unmap flush in words."""
+    get = status.counters.get
+    parked, released, flushes = (get(f"luf_{what}") for what in ("park", "release", "flush"))
+    if parked is None or released is None or flushes is None:
+        return []
+    lines = [f"{_pages(parked)} went to the lot without a flush, {get('luf_migrate', 0):,} of them by migration"]
+    if released:
+        share = 100 * get("luf_release_aged", 0) / released
+        lines.append(f"{_pages(released)} were given back, {share:.0f} % of them without an interrupt to any CPU")
+    now = status.parked_kb
+    if now is not None:
+        lines.append(
+            f"parked now: {ui.size(now * 1024)}, which is available memory"
+            if now
+            else "parked now: nothing"
+        )
+    lines.append(f"{flushes:,} flushes served all of it, {get('luf_flush_stale', 0):,} of them because the time was up")
+    if status.flushes_avoided:
+        lines.append(
+            f"flushes avoided in reclaim: up to {status.flushes_avoided:,} (stock flushes once for "
+            f"{STOCK_BATCH} folios; large folios make it fewer)"
+        )
+    drains = {
+        name.removeprefix("luf_drain_"): value
+        for name, value in status.counters.items()
+        if name.startswith("luf_drain_")
+    }
+    if any(drains.values()):
+        lines.append("drained: " + ", ".join(f"{why} {count:,}" for why, count in drains.items() if count))
+    lines.append(
+        f"waited for a flush: {get('luf_write_access', 0):,} opens for writing, "
+        f"{get('luf_write_fault', 0):,} write faults, {get('luf_kept_flush', 0):,} batches with a folio that stayed"
+    )
+    if not status.switches["luf"]:
+        lines.append("it is switched off: reclaim and migration flush as stock Linux does")
+    return lines
+
+
+def _runs(status: Status) -> list[str]:
+    """Batched PTE clearing in words."""
+    runs, pages = (status.counters.get(f"rmap_batch_{what}") for what in ("runs", "pages"))
+    if runs is None or pages is None:
+        return []
+    if not runs:
+        return ["no large folio was unmapped in a run"]
+    return [f"{pages:,} page table entries were taken away in {runs:,} runs, {pages / runs:.1f} at a time"]

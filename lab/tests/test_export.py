@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The exported series: git am makes the tree that ./quell tree makes, commit by commit."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quell import cli, export, series, tree
+from quell import source as quell_source
+from quell.checks import export as export_check
+from quell.errors import QuellError, UsageError
+from quell.source import Source
+
+WHO = export.Identity("A. Hacker", "a@example.org")
+WHEN = "2025-01-02T03:04:05Z"
+
+KCONFIG = """config ARCH_HAS_IT
+	bool
+
+menuconfig QUELL
+	bool "q"
+
+if QUELL
+
+config QUELL_ONE
+	bool "one"
+	help
+	  This is not
+	  config QUELL_TWO
+
+config QUELL_TWO
+	bool "two"
+
+endif # QUELL
+"""
+HEADER = """/* head */
+
+#ifdef CONFIG_QUELL_ONE
+one
+#else
+#if CONFIG_OTHER
+no one
+#endif
+#endif
+
+#if defined(CONFIG_QUELL_TWO) && X
+two
+#endif
+
+tail
+"""
+
+
+def _plain_message(kernel: Path) -> None:
+    file = kernel / "patches/first.patch"
+    file.write_text(file.read_text().replace("--- not a file\n", ""))
+    file = kernel / "patches/second.patch"
+    file.write_text(file.read_text().replace("\n\n", "\n\nBecause.\n\n", 1))
+
+
+@pytest.fixture
+def shared(kernel: Path) -> Path:
+    """The small kernel part with a Kconfig and a header that both patches make up."""
+    _plain_message(kernel)
+    (kernel / "files/mm/Kconfig.quell").write_text(KCONFIG)
+    (kernel / "files/mm/quell.h").write_text(HEADER)
+    (kernel / "series.toml").write_text(
+        """
+shared = ["mm/Kconfig.quell", "mm/quell.h"]
+[first]
+options = ["ARCH_HAS_IT", "QUELL", "QUELL_ONE"]
+files = ["mm/luf.c", "mm/Kconfig.quell", "mm/quell.h"]
+[second]
+options = ["QUELL_TWO"]
+"""
+    )
+    return kernel
+
+
+def make(source: Source, kernel: Path, who: export.Identity | None = WHO) -> dict[str, str]:
+    return export.patches(
+        kernel, lambda path: tree.read_file(source.tree, path), source.version, who, WHEN
+    )
+
+
+def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> None:
+    linux = tmp_path / "linux"
+    tree.make_git_tree(linux, source, kernel=shared)
+    files = make(source, shared)
+    assert list(files) == [
+        "0001-first-hooks-rmap-and-Kconfig.patch",
+        "0002-second-hooks-rmap-further-down.patch",
+        "quell-6.12.7.patch",
+    ]
+    export.write(tmp_path / "out", files)
+    assert export_check.applied(linux, tmp_path / "out", files) == []
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", *args], cwd=linux, check=True, capture_output=True, text=True
+        ).stdout
+
+    # What each commit has: its own options and files, and its hooks.
+    assert git("show", "HEAD~1:mm/luf.c") == "/* luf */\n"
+    early = git("show", "HEAD~1:mm/quell.h")
+    assert "one" in early and "no one" in early and "two" not in early
+    assert early.endswith("#endif\n\ntail\n")
+    assert git("show", "HEAD:mm/quell.h") == HEADER
+    kconfig = git("show", "HEAD~1:mm/Kconfig.quell")
+    assert 'bool "two"' not in kconfig and "\t  config QUELL_TWO\n" in kconfig
+    assert kconfig.endswith("endif # QUELL\n")
+    assert "lazy" not in git("show", "HEAD~1:mm/rmap.c")
+    message = git("log", "-1", "--format=%an <%ae>%n%B")
+    assert message.startswith("A. Hacker <a@example.org>\nsecond: hooks rmap further down\n")
+
+
+def test_a_difference_is_seen(source: Source, shared: Path, tmp_path: Path) -> None:
+    linux = tmp_path / "linux"
+    tree.make_git_tree(linux, source, kernel=shared)
+    (shared / "files/mm/luf.c").write_text("/* other */\n")
+    files = make(source, shared)
+    export.write(tmp_path / "out", files)
+    wrong = export_check.applied(linux, tmp_path / "out", files)
+    assert len(wrong) == 2 and "the series does not make the tree" in wrong[1]
+
+
+def test_series_that_git_am_does_not_take(
+    source: Source, shared: Path, tmp_path: Path
+) -> None:
+    linux = tmp_path / "linux"
+    tree.make_git_tree(linux, source, kernel=shared)
+    files = {name: text.replace("lazy();", "lazy();\nx") for name, text in make(source, shared).items()}
+    export.write(tmp_path / "out", files)
+    wrong = export_check.applied(linux, tmp_path / "out", files)
+    assert any(text.startswith("git am does not take the series") for text in wrong)
+
+
+def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
+    files = make(source, shared)
+    assert files == make(source, shared)
+    for name in export.numbered(files):
+        assert files[name].count("\nSigned-off-by: A. Hacker <a@example.org>\n---\n") == 1
+    text = "".join(make(source, shared, None).values())
+    assert "Signed-off-by" not in text and "From: Quell <quell@localhost>" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("[first]\n[second]\n", "does not say which patch brings the file mm/luf.c"),
+        ('[first]\nfiles = ["mm/luf.c"]\n', "says nothing of kernel/patches/second.patch"),
+        ('[first]\nfiles = ["mm/luf.c"]\n[second]\nfiles = ["mm/luf.c"]\n', "to two patches"),
+        ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
+        ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
+        ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "names the option X"),
+        ('[first]\nfile = []\nfiles = ["mm/luf.c"]\n[second]\n', "unknown field file"),
+        ('[first]\nfiles = "mm/luf.c"\n[second]\n', "should be a list"),
+        ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "calls mm/y.h shared"),
+        ("[first\n", "cannot be used"),
+    ],
+)
+def test_bad_series_table(table: str, message: str, kernel: Path) -> None:
+    (kernel / "series.toml").write_text(table)
+    with pytest.raises(QuellError, match="series.toml") as caught:
+        series.read(kernel)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("only a subject\n\n", "a subject, an empty line and a body"),
+        ("[PATCH] x\n\nbody\n\n", "in brackets"),
+        ("x\n\ndiff -u a b\n\n", "end the message"),
+    ],
+)
+def test_bad_message(header: str, message: str, kernel: Path) -> None:
+    _plain_message(kernel)
+    file = kernel / "patches/second.patch"
+    file.write_text(header + file.read_text()[file.read_text().index("--- a/") :])
+    with pytest.raises(QuellError, match=message):
+        series.read(kernel)
+
+
+def test_series_of_this_repository() -> None:
+    one = series.read(tree.kernel_dir())
+    for commit in one.commits:
+        assert len(commit.subject) <= 75, f"{commit.name}: the subject is too long"
+        assert len(commit.message.splitlines()) > 4, f"{commit.name} does not say why"
+
+
+@pytest.fixture
+def command(source: Source, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """./quell export with the small kernel part and source, and no identity."""
+    monkeypatch.setattr(quell_source, "debian_source", lambda cache: source)
+    monkeypatch.setattr("quell.tree.kernel_dir", lambda: shared)
+    monkeypatch.setattr(export, "identity", lambda: None)
+    return source
+
+
+@pytest.mark.usefixtures("command")
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a/series"
+    assert cli.main(["export", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == str(out / "quell-6.12.7.patch")
+    assert "no Signed-off-by" in captured.err
+    assert len(list(out.iterdir())) == 3
+
+
+def test_command_with_a_tree_of_ones_own(
+    command: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    subprocess.run(["cp", "-a", command.tree, mine], check=True)
+    text = (mine / "mm/rmap.c").read_text().replace("int rmap_5", "/* newer */\nint rmap_5")
+    (mine / "mm/rmap.c").write_text(text)
+    assert cli.main(["export", "--kernel-tree", str(mine), str(tmp_path / "out")]) == 0
+    (second,) = (tmp_path / "out").glob("0002*")
+    assert "@@ -51,6 +51,7 @@ int rmap_9(void)" in second.read_text()
+    assert (mine / "mm/rmap.c").read_text() == text
+    assert not (mine / "mm/luf.c").exists()
+    assert "quell-6.12.7.patch" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("command")
+@pytest.mark.parametrize(
+    ("prepare", "tree_arg", "message"),
+    [
+        (lambda path: (path.mkdir(), (path / "x").write_text("")), None, "is not empty"),
+        (lambda path: path.write_text(""), None, "is not a folder"),
+        (lambda path: None, "nowhere", "there is no folder"),
+        (lambda path: None, ".", "is not a Linux source tree"),
+    ],
+)
+def test_bad_folders(
+    prepare: object,
+    tree_arg: str | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "out"
+    prepare(out)  # type: ignore[operator]
+    more = ["--kernel-tree", tree_arg] if tree_arg else []
+    assert cli.main(["export", str(out), *more]) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+
+
+def test_target_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be made"):
+        export.write(tmp_path / "file/out", {"x": "y"})

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""./quell explain, and that the pages and the kernel part agree about the mechanisms."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from quell import cli, mechanisms, tree
+from quell.errors import QuellError
+from quell.paths import Cache
+
+
+def test_the_kernel_has_the_same() -> None:
+    files = tree.kernel_dir() / "files"
+    found: set[str] = set()
+    for path in files.rglob("*.c"):
+        text = path.read_text()
+        if "struct quell_mechanism" in text and "tools/" not in str(path) and path.name != "quell.c":
+            found |= set(re.findall(r"\.name\s*=\s*\"(\w+)\"", text))
+    assert found == set(mechanisms.names())
+
+
+def counters() -> set[str]:
+    """Quell's own in /proc/vmstat, as the hooks add them."""
+    part = tree.read_kernel_part(tree.kernel_dir())
+    added = "".join(hook.sections.get("mm/vmstat.c", "") for hook in part.hooks)
+    return set(re.findall(r'^\+\t"(\w+)",', added, re.M))
+
+
+@pytest.mark.parametrize("one", mechanisms.load(), ids=lambda one: one.name)
+def test_one_screen(one: mechanisms.Mechanism) -> None:
+    lines = mechanisms.screen(one)
+    assert len(lines) <= mechanisms.LINES
+    assert max(map(len, lines)) <= mechanisms.WIDTH
+    text = " ".join(lines)
+    assert f"/sys/kernel/mm/quell/{one.name}/enabled" in text and f"quell=-{one.name}" in text
+    page = (mechanisms.docs_dir().parent / one.page).read_text()
+    for name in counters():
+        if re.match(rf"(nr_)?{one.name}_", name):
+            # The table may say `a`, `_b`, `_c`.
+            short = re.sub(r"^(nr_)?[a-z]+_[a-z]+(?=_)", "", name)
+            assert f"`{name}`" in page or f"`{short}`" in page, f"{one.page} does not tell of {name}"
+
+
+def test_every_counter_has_a_mechanism() -> None:
+    own = "|".join(mechanisms.names())
+    assert counters()
+    for name in counters():
+        assert re.match(rf"(nr_)?({own})_", name), f"./quell status would not show {name}"
+
+
+def test_explain(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+    assert cli.main(["explain"]) == 0
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^{name} ", out, re.M) for name in mechanisms.names())
+    assert len(out.splitlines()) <= mechanisms.LINES
+    assert cli.main(["explain", "luf"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("luf (Quell's)\n") and "More: docs/luf.md" in out
+    assert "luf_drain_*" in out and "`" not in out
+    assert not cache.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rmap-batch", "did you mean rmap_batch"),
+        ("lufs", "no mechanism is called 'lufs'; did you mean luf?"),
+        ("xyzzy", "they are luf, "),
+    ],
+)
+def test_unknown(name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", name]) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+
+
+def test_page_without_its_section(tmp_path: Path) -> None:
+    with pytest.raises(QuellError, match="documentation is not here"):
+        mechanisms.load(tmp_path)
+    (tmp_path / "switches.md").write_text("| `one` | Quell's | x |\n")
+    with pytest.raises(QuellError, match="switches.md has no section '## `one`'"):
+        mechanisms.load(tmp_path)
+    (tmp_path / "one.md").write_text("# One\n\n## In short\n\n- Does: it\n  does.\n\n## More\n")
+    with pytest.raises(QuellError, match="one.md: .* should have the items Does, Costs"):
+        mechanisms.load(tmp_path)

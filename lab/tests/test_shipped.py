@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Completion and the manual page: current, usable, and without any package."""
+
+from __future__ import annotations
+
+import builtins
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from quell import cli, shipped
+from quell.errors import UsageError
+from quell.paths import Cache
+
+
+@pytest.mark.parametrize("name", list(shipped.FILES))
+def test_current(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "33")
+    assert shipped.read(name) == shipped.make(name), "run ./quell completion --write"
+
+
+def complete(*words: str) -> set[str]:
+    """What bash offers for the last word."""
+    script = (
+        f"source {shipped.share_dir() / 'quell.bash'}; complete -p quell >/dev/null || exit 9;"
+        'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p quell | sed "s/.*-F //; s/ .*//");'
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True
+    )
+    return {line.strip() for line in done.stdout.splitlines()}
+
+
+def test_bash() -> None:
+    assert complete("./quell", "comp") == {"compare", "completion"}
+    assert complete("./quell", "explain", "rm") == {"rmap_batch"}
+    assert complete("quell", "compare", "--det") == {"--deterministic"}
+    assert complete("quell", "build", "de") == {"debug"}
+    assert complete("quell", "test", "--only", "ex") == {"export"}
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_zsh_parses() -> None:
+    subprocess.run(["zsh", "-n", shipped.share_dir() / "_quell"], check=True)
+
+
+def test_manual_has_every_command_and_example() -> None:
+    text = shipped.read("quell.1")
+    for name in cli.COMMANDS:
+        assert f".SS \\fBquell {name}\\fR" in text
+        assert f"\\&./quell {name}" in text
+
+
+@pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")
+def test_manual_is_right_roff() -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-ww", "-Tutf8", "-P-c", shipped.share_dir() / "quell.1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "" and "./quell compare" in done.stdout
+
+
+def test_commands(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+    for argv, start in (
+        (["completion", "bash"], "# AUTOMATICALLY GENERATED"),
+        (["completion", "zsh"], "#compdef quell"),
+        (["man"], '.\\" SPDX'),
+    ):
+        assert cli.main(argv) == 0
+        assert capsys.readouterr().out.startswith(start)
+    assert cli.main(["completion"]) == 2
+    assert cli.main(["completion", "tcsh"]) == 2
+    assert not cache.root.exists()
+
+
+def test_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shipped, "share_dir", lambda: tmp_path)
+    monkeypatch.setattr(shipped, "FILES", {"quell.1": lambda: "page\n"})
+    assert cli.main(["man"]) == 2
+    assert "--write makes it" in capsys.readouterr().err
+    for said in (str(tmp_path / "quell.1"), "lab/share is up to date"):
+        assert cli.main(["completion", "--write"]) == 0
+        assert capsys.readouterr().out == f"{said}\n"
+    assert (tmp_path / "quell.1").read_text() == "page\n"
+
+
+def test_without_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def fake(
+        name: str, globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None, fromlist: Sequence[str] = (), level: int = 0,
+    ) -> object:  # fmt: skip
+        if name == "shtab":
+            raise ImportError("gone", name="shtab")
+        return real(name, globals, locals, fromlist, level)
+
+    monkeypatch.setattr(builtins, "__import__", fake)
+    with pytest.raises(UsageError, match="the Python package shtab is missing"):
+        shipped.make("quell.bash")
