@@ -489,6 +489,9 @@ static void try_to_park(const char *name, const char *file, bool writer,
 	/* A large folio that is busy at the moment is many pages: once more. */
 	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++) {
 		touch_on_other_cpu(map);
+		/* From the lists of pages that the other CPU has yet to add to the LRU. */
+		if (expected)
+			write_file("/proc/sys/vm/drop_caches", "1");
 		parked += pageout(map, "luf_park");
 	}
 	tap_result(expected ? parked >= PAGES / 2 : parked == 0,
