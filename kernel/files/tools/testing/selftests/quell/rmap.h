@@ -145,6 +145,21 @@ static inline uint64_t pagemap_at(const void *addr)
 	return entry;
 }
 
+/* Does the kernel keep soft-dirty bits? */
+static inline bool can_soft_dirty(void)
+{
+	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool can;
+
+	if (page == MAP_FAILED)
+		die("mmap");
+	*page = 1;
+	can = pagemap_at(page) & PM_SOFT_DIRTY;
+	munmap(page, PAGE);
+	return can;
+}
+
 static inline void kpageflags_read(uint64_t pfn, unsigned long n, uint64_t *flags)
 {
 	static int fd;

@@ -587,20 +587,6 @@ static void compare_bits(struct region *r, const uint64_t *expected, uint64_t bi
 			    found[i] & bit ? "" : " not", what, found[i]);
 }
 
-static bool can_soft_dirty(void)
-{
-	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	bool can;
-
-	if (page == MAP_FAILED)
-		die("mmap");
-	*page = 1;
-	can = pagemap_at(page) & PM_SOFT_DIRTY;
-	munmap(page, PAGE);
-	return can;
-}
-
 static void case_soft_dirty(struct region *r, unsigned int act)
 {
 	uint64_t bits[MAX_PAGES];

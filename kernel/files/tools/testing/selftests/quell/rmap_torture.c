@@ -1113,20 +1113,6 @@ static void on_patience(int sig)
 	alarm(5);
 }
 
-static bool can_soft_dirty(void)
-{
-	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	bool can;
-
-	if (page == MAP_FAILED)
-		die("mmap");
-	*page = 1;
-	can = pagemap_at(page) & PM_SOFT_DIRTY;
-	munmap(page, PAGE);
-	return can;
-}
-
 static void torture(double seconds)
 {
 	struct sigaction patience = { .sa_handler = on_patience };
