@@ -61,7 +61,8 @@ class Attack:
 ATTACKS = {
     "LUF": Attack(
         (
-            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA 8 open", "luf_stale DATA 40 two",
+            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA 8 open", "luf_stale DATA 4 drain",
+            "luf_stale DATA 4 own",
             "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
     ),

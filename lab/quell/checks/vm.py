@@ -244,6 +244,46 @@ def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
         if "luff" in param:
             said = guest.stdout + guest.console
             tally.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
+    # Sizes that the administrator set at boot count as much as those set later.
+    guest = machine.run_script(
+        image, "cat /sys/kernel/mm/quell/folio_order/manual_sizes", append=["thp_anon=128K:always"],
+        cache=cache,
+    )  # fmt: skip
+    found_sizes = guest.stdout.split()
+    tally.check("128" in found_sizes, "thp_anon= sets sizes by hand", f"they are {found_sizes}")
+
+
+_TRACEPOINT = re.compile(r"^TRACE_EVENT\((\w+),", re.M)
+_TRACE = """
+D=/dev/shm/trace; mkdir $D && mount -t tracefs tracefs $D && echo 8192 > $D/buffer_size_kb || exit
+for event in EVENTS; do echo 1 > $(echo $D/events/*/$event/enable) || exit; done
+{ LUF DATA 2 release && EARLY 100; } > /dev/null || exit
+for event in EVENTS; do
+	# Of each a few: the buffer holds the last ones.
+	echo $event $(grep -c " $event: " $D/trace)
+done
+"""
+
+
+def _tracepoints(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """Every tracepoint that Quell adds is seen while its mechanism is at work."""
+    headers = (tree.kernel_dir() / "files/include/trace/events").glob("*.h")
+    names = sorted(name for header in headers for name in _TRACEPOINT.findall(header.read_text()))
+    programs = selftests(temp)
+    disk = temp / "disk.ext4"
+    script = _TRACE
+    for word, text in (
+        ("EVENTS", " ".join(names)), ("LUF", str(programs["luf_stale"])), ("DATA", measure.DATA_DIR),
+        ("EARLY", str(programs["early_ack"])),
+    ):  # fmt: skip
+        script = script.replace(word, text)
+    guest = machine.run_script(image, script, data=disk, cpus=3, timeout=300, cache=cache)
+    counts = dict(line.split() for line in guest.stdout.splitlines() if len(line.split()) == 2)
+    silent = [name for name in names if int(counts.get(name, "0")) == 0]
+    tally.check(
+        bool(names) and not silent, "every tracepoint fires",
+        f"not seen: {' '.join(silent)}\n{guest.stdout}{guest.stderr}",
+    )  # fmt: skip
 
 
 # What both count: the interrupts that /proc/interrupts has, within this share.
@@ -311,6 +351,7 @@ def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]
             lambda: _mapped_read(tally, kernel.image, cache),
             lambda: _surroundings(tally, kernel.image, cache),
             lambda: _boot_parameter(tally, kernel.image, cache),
+            lambda: _tracepoints(tally, kernel.image, folder, cache),
             lambda: _top(tally, kernel.image, cache),
             *(partial(part, tally, kernel.image, folder, cache) for part in more),
         ]

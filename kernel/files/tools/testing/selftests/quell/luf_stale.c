@@ -353,7 +353,14 @@ static void run(const struct test *t)
 /* --- Races ---------------------------------------------------------------- */
 
 static volatile uint64_t *race_map;
-static atomic_ulong race_ready, race_written, race_seen;
+static atomic_ulong race_ready, race_written, race_seen, race_stale;
+
+/* What this CPU has read or written last waits to be put on the LRU; not reclaimed so. */
+static void put_on_lru(void)
+{
+	if (madvise((void *)(race_map + PAGE / 8), PAGE, MADV_COLD))
+		die("MADV_COLD");
+}
 
 static void *open_and_write(void *arg)
 {
@@ -364,6 +371,7 @@ static void *open_and_write(void *arg)
 
 		/* Nothing is owed from before: the open would flush that, and more. */
 		write_file(QUELL_SYSFS "luf/drain", "1");
+		put_on_lru();
 		(void)race_map[0];
 		atomic_store(&race_ready, i);
 		/* At any point of the page-out. */
@@ -458,11 +466,77 @@ static void race_drains(void)
 		   rounds * 50, found);
 }
 
-/* Who drains is the only one behind: the other CPU has become idle. */
+static atomic_ulong drain_ready, drain_parked, drain_seen;
+
+static void *write_beside_drain(void *arg)
+{
+	(void)arg;
+	pin(1);
+	for (uint64_t i = 1; i <= (uint64_t)rounds * 25; i++) {
+		int fd;
+
+		put_on_lru();
+		(void)race_map[0];
+		atomic_store(&drain_ready, i);
+		while (atomic_load(&drain_parked) != i)
+			;
+		/* At any point of the drain. */
+		for (uint64_t n = 0; n < i * 7919 % 20000; n++)
+			(void)race_map[0];
+		fd = open(path, O_RDWR);
+		if (fd < 0 || pwrite(fd, &i, sizeof(i), 0) != sizeof(i))
+			die(path);
+		for (int looks = 0; looks < LOOKS; looks++)
+			if (race_map[0] < i)
+				atomic_fetch_add(&race_stale, 1);
+		if (fsync(fd) || close(fd))
+			die(path);
+		atomic_store(&drain_seen, i);
+	}
+	return NULL;
+}
+
+/* Who opens for writing relies on a flush that somebody else is just carrying out. */
+static void race_drain_open(void)
+{
+	long parked = vm_counter("luf_park");
+	pthread_t writer;
+
+	fill_file(path, 0);
+	race_map = map_file(path, MAP_SHARED);
+	atomic_store(&race_stale, 0);
+	if (pthread_create(&writer, NULL, write_beside_drain, NULL))
+		die("pthread_create");
+	for (unsigned long i = 1; i <= (unsigned long)rounds * 25; i++) {
+		while (atomic_load(&drain_ready) != i)
+			;
+		(void)race_map[0];
+		if (madvise((void *)race_map, PAGE, MADV_PAGEOUT))
+			die("MADV_PAGEOUT");
+		atomic_store(&drain_parked, i);
+		write_file(QUELL_SYSFS "luf/drain", "1");
+		while (atomic_load(&drain_seen) != i)
+			;
+	}
+	pthread_join(writer, NULL);
+	parked = vm_counter("luf_park") - parked;
+	tap_result(!race_stale && parked > 0,
+		   "luf_stale drain race: %d opens, %lu stale, %ld pages parked",
+		   rounds * 25, race_stale, parked);
+	munmap((void *)race_map, SIZE);
+}
+
+/*
+ * Who drains is the only one behind, as the other CPU has become idle: it flushes
+ * itself, and interrupts nobody.
+ */
 static void drain_own(void)
 {
-	long before = nr_violations(), parked = 0, found;
+	long before = nr_violations(), released = vm_counter("luf_release_aged"), found;
+	char lot_pages[32];
 
+	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
+	write_file(QUELL_SYSFS "luf/lot_pages", "1");
 	fill_file(path, OLD);
 	for (int i = 0; i < rounds * 5; i++) {
 		void *map = map_file(path, MAP_SHARED);
@@ -470,13 +544,21 @@ static void drain_own(void)
 		touch_on_other_cpu(map);
 		for (unsigned long at = 0; at < SIZE; at += PAGE)
 			(void)*((volatile char *)map + at);
-		parked += pageout(map, "luf_park");
-		write_file(QUELL_SYSFS "luf/drain", "1");
+		pageout(map, "luf_park");
 		munmap(map, SIZE);
 	}
+	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
 	found = nr_violations() - before;
-	tap_result(!found && parked, "luf_stale own CPU: %ld pages parked, %ld violations",
-		   parked, found);
+	released = vm_counter("luf_release_aged") - released;
+	tap_result(!found && released,
+		   "luf_stale own CPU: %ld pages released without an interrupt, %ld violations",
+		   released, found);
+}
+
+/* From the lists of pages that the other CPU has yet to add to the LRU. */
+static void put_all_on_lru(void)
+{
+	write_file("/proc/sys/vm/drop_caches", "1");
 }
 
 static void try_to_park(const char *name, const char *file, bool writer,
@@ -489,9 +571,8 @@ static void try_to_park(const char *name, const char *file, bool writer,
 	/* A large folio that is busy at the moment is many pages: once more. */
 	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++) {
 		touch_on_other_cpu(map);
-		/* From the lists of pages that the other CPU has yet to add to the LRU. */
 		if (expected)
-			write_file("/proc/sys/vm/drop_caches", "1");
+			put_all_on_lru();
 		parked += pageout(map, "luf_park");
 	}
 	tap_result(expected ? parked >= PAGES / 2 : parked == 0,
@@ -681,6 +762,59 @@ static void look_at_time(void)
 	write_file(stale_ms, saved);
 }
 
+/* By how much MemAvailable is more than what is free, in kB. */
+static long not_free_but_available(void)
+{
+	return meminfo("/proc/meminfo", "MemAvailable") -
+	       meminfo("/proc/meminfo", "MemFree");
+}
+
+/* Parked pages are memory that can be had, and the kernel's report of memory has them. */
+static void look_at_reports(void)
+{
+	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
+	long parked, available;
+	char saved[32], line[1024];
+	bool reported = false;
+	ssize_t len;
+	int kmsg;
+	void *map;
+
+	read_file(stale_ms, saved, sizeof(saved));
+	write_file(stale_ms, "60000");
+	fill_file(path, OLD);
+	map = map_file(path, MAP_SHARED);
+	for (int i = 0; i < 10; i++) {
+		touch_on_other_cpu(map);
+		put_all_on_lru();
+		pageout(map, "luf_park");
+	}
+
+	parked = vm_counter("nr_luf_parked");
+	available = not_free_but_available();
+	kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
+	if (kmsg >= 0 && !access("/proc/sysrq-trigger", W_OK)) {
+		lseek(kmsg, 0, SEEK_END);
+		write_file("/proc/sysrq-trigger", "m");
+		while ((len = read(kmsg, line, sizeof(line) - 1)) > 0) {
+			line[len] = '\0';
+			reported |= strstr(line, "luf_parked:") != NULL;
+		}
+		tap_result(reported, "luf_stale memory report");
+	} else {
+		tap_skip("sysrq", "luf_stale memory report");
+	}
+	close(kmsg);
+
+	write_file(QUELL_SYSFS "luf/drain", "1");
+	available -= not_free_but_available();
+	tap_result(parked >= PAGES / 2 && labs(available - parked * 4) < parked,
+		   "luf_stale available: %ld pages parked, %ld kB more available",
+		   parked, available);
+	munmap(map, SIZE);
+	write_file(stale_ms, saved);
+}
+
 int main(int argc, char **argv)
 {
 	struct sigaction fault = { .sa_handler = on_fault };
@@ -724,6 +858,8 @@ int main(int argc, char **argv)
 
 	if (wanted("open race"))
 		race_open();
+	if (wanted("drain race"))
+		race_drain_open();
 	if (wanted("two drains"))
 		race_drains();
 	if (wanted("own CPU"))
@@ -740,6 +876,7 @@ int main(int argc, char **argv)
 	write_atomically();
 	offline_parked();
 	look_at_time();
+	look_at_reports();
 	unlink(path);
 	unlink(other_path);
 	return tap_end();

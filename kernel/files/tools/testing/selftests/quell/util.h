@@ -22,6 +22,9 @@
 #define QUELL_SYSFS	"/sys/kernel/mm/quell/"
 #define KSFT_SKIP	4
 
+#ifndef MADV_COLD
+#define MADV_COLD	20
+#endif
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT	21
 #endif
