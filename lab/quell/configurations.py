@@ -68,7 +68,7 @@ class Configuration:
     """One configuration.
 
     ``base`` is one of ``_BASES``; ``options`` (without CONFIG_) are set on top, and have to
-    come out as they are here. With ``link`` the whole kernel is compiled and linked; with
+    come out as they are here. With ``link`` the whole kernel is compiled and linked, modules too; with
     ``sparse`` the objects are also read by sparse.
     """
 
@@ -164,6 +164,9 @@ CONFIGURATIONS = (
     Configuration("debug-no-migration", "debug", {**_NO_MIGRATION, "SWAP": "n", "MEMCG": "n"}),
     Configuration("mutants", "small", {"64BIT": "y", "QUELL": "y", "DEBUG_KERNEL": "y",
                                        "QUELL_MUTANTS": "y", "QUELL_LUF_DEBUG": "y"}, link=True),
+    # Hooks that are inlined into modules.
+    Configuration("modules", "small", {"64BIT": "y", "QUELL": "y", "MODULES": "y", "EXT4_FS": "m",
+                                       "F2FS_FS": "m", "EROFS_FS": "m"}, link=True),
     Configuration("allno", "none"),
     Configuration("allno-quell", "none", {"EXPERT": "y", "64BIT": "y", "SMP": "y", "SYSFS": "y",
                                           "QUELL": "y"}, link=True),

@@ -276,7 +276,9 @@ class _Build:
 
     def link(self) -> list[str]:
         """Compile and link all: the warnings."""
-        return warnings(self.make("vmlinux", check="does not link").stdout)
+        modules = "CONFIG_MODULES=y\n" in (self.obj / ".config").read_text()
+        targets = ["vmlinux", *(["modules"] if modules else [])]
+        return warnings(self.make(*targets, check="does not link").stdout)
 
     def done(self) -> None:
         """Nothing was cut off."""
