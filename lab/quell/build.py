@@ -161,7 +161,8 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
     )
 
 
-def _fragments(name: str, kernel_part: Path) -> str:
+def fragments(name: str, kernel_part: Path) -> str:
+    """The configuration that is asked for the kernel ``name``."""
     texts = []
     for fragment in KERNELS[name].fragments:
         path = kernel_part / "configs" / fragment
@@ -179,7 +180,7 @@ def compiler_version() -> str:
 
 
 def _key(name: str, source: Source, kernel_part: Path) -> str:
-    parts = [str(_FORMAT), name, source.key, _fragments(name, kernel_part), compiler_version()]
+    parts = [str(_FORMAT), name, source.key, fragments(name, kernel_part), compiler_version()]
     if KERNELS[name].quell:
         parts.append(_quell_part(kernel_part).digest())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -217,7 +218,7 @@ def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel
         work = _prepare(name, source, cache, kernel_part)
         log = cache.logs / f"build-{name}.log"
         log.unlink(missing_ok=True)
-        config = configure(work.src, work.obj, _fragments(name, kernel_part), name, cache, log)
+        config = configure(work.src, work.obj, fragments(name, kernel_part), name, cache, log)
         steps = _make_image(name, source, work, cache, log)
         work.write_state(steps=steps)
         _keep(name, key, source, work, cache, config)
@@ -228,6 +229,28 @@ def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel
 
 def _prepare(name: str, source: Source, cache: Cache, kernel_part: Path) -> _Work:
     """Bring the work folder's source up to date and its objects into a known state."""
+    part = _quell_part(kernel_part) if KERNELS[name].quell else None
+    work = _work_folder(name, source, cache, part)
+    if work.marker.exists():
+        ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
+        shutil.rmtree(work.obj)
+    work.obj.mkdir(exist_ok=True)
+    return work
+
+
+def source_tree(
+    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
+) -> Path:
+    """The source to compile in the work folder ``name``: pristine, or with Quell's ``part``.
+
+    Only the files that changed are written. The caller holds a lock on the folder.
+    """
+    return _work_folder(name, source, cache, part).src
+
+
+def _work_folder(
+    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
+) -> _Work:
     work = _Work(cache.work / name)
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
@@ -238,12 +261,8 @@ def _prepare(name: str, source: Source, cache: Cache, kernel_part: Path) -> _Wor
         with atomic_dir(work.src) as temp:
             _link_tree(source.tree, temp)
         work.write_state(source=source.key, overlay=[])
-    if work.marker.exists():
-        ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
-        shutil.rmtree(work.obj)
-    if KERNELS[name].quell:
-        _sync(work, source, _quell_part(kernel_part))
-    work.obj.mkdir(exist_ok=True)
+    if part is not None:
+        _sync(work, source, part)
     return work
 
 
@@ -279,7 +298,11 @@ def clean_env() -> list[str]:
     return ["env", *(word for variable in _UNSET for word in ("-u", variable))]
 
 
-def _make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:
+def make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:
+    """A make of the tree ``src`` into ``obj``, reproducible and through the compiler cache.
+
+    What ``args`` set comes last and so wins: another compiler, for instance.
+    """
     env = [
         f"CCACHE_DIR={cache.ccache}",
         f"CCACHE_BASEDIR={src}",
@@ -306,7 +329,7 @@ def configure(
     """
     asked = obj / "quell.fragment"
     write_atomic(asked, fragment)
-    make = _make_argv(src, obj, name, cache, f"KCONFIG_ALLCONFIG={asked}", "allnoconfig")
+    make = make_argv(src, obj, name, cache, f"KCONFIG_ALLCONFIG={asked}", "allnoconfig")
     result = proc.run(make, log=log, check=False)
     if result.returncode != 0:
         raise _build_error(f"configuring the {name} kernel failed", result.stdout, log)
@@ -324,7 +347,8 @@ def configure(
 _OPTION = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.M)
 
 
-def _options(text: str) -> dict[str, str]:
+def config_options(text: str) -> dict[str, str]:
+    """The options that a ``.config`` or a fragment sets; the last mention counts."""
     return {
         match[1] or match[3]: (match[2] or "").strip() or "n" for match in _OPTION.finditer(text)
     }
@@ -335,10 +359,10 @@ def refused_options(fragment: str, config: str) -> list[str]:
 
     An ``=n`` is not insisted on: what another option selects is then needed.
     """
-    have = _options(config)
+    have = config_options(config)
     return [
         name
-        for name, value in _options(fragment).items()
+        for name, value in config_options(fragment).items()
         if value != "n" and have.get(name, "n") != value
     ]
 
@@ -359,7 +383,7 @@ def _make_image(name: str, source: Source, work: _Work, cache: Cache, log: Path)
                 count += 1
                 bar.update(completed=min(count, total))
 
-        make = _make_argv(work.src, work.obj, name, cache, "bzImage")
+        make = make_argv(work.src, work.obj, name, cache, "bzImage")
         result = proc.run(make, log=log, check=False, on_line=on_line)
         if result.returncode >= 0:
             # make ended by itself, so it left no half-written object.
@@ -438,7 +462,7 @@ def compile_tree(
     obj = src / "obj"
     obj.mkdir(exist_ok=True)
     configure(src, obj, fragment, name, cache, log, all_taken=all_taken)
-    result = proc.run(_make_argv(src, obj, name, cache, "vmlinux"), log=log, check=False)
+    result = proc.run(make_argv(src, obj, name, cache, "vmlinux"), log=log, check=False)
     if result.returncode != 0:
         raise _build_error(f"{name} does not compile", result.stdout, log)
 
@@ -485,7 +509,7 @@ def w1_warnings(
         work = _prepare("debug", source, cache, kernel_part)
         log = cache.logs / "w1.log"
         log.unlink(missing_ok=True)
-        fragment = _fragments("debug", kernel_part)
+        fragment = fragments("debug", kernel_part)
         configure(work.src, work.obj, fragment, "debug", cache, log)
         files = _quell_part(kernel_part).files
         objects = own_objects(files)
@@ -495,7 +519,7 @@ def w1_warnings(
         try:
             for name in objects:
                 (work.obj / name).unlink(missing_ok=True)
-            make = _make_argv(work.src, work.obj, "debug", cache, "W=1", "-k", *objects)
+            make = make_argv(work.src, work.obj, "debug", cache, "W=1", "-k", *objects)
             result = proc.run(make, log=log, check=False)
         finally:
             # Made with other flags than the kernel's: not to be linked into it.

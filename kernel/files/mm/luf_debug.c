@@ -26,6 +26,7 @@
  *	fatal		panic at the first; 0 or 1, default 0
  */
 #include <linux/early_ack.h>
+#include <linux/export.h>
 #include <linux/hash.h>
 #include <linux/highmem.h>
 #include <linux/init.h>
@@ -310,6 +311,8 @@ void luf_debug_set_ptes(struct mm_struct *mm, unsigned long address, pte_t pte,
 	if (v.what)
 		luf_complain(&v);
 }
+/* As in mm/page_table_check.c: drivers set PTEs, i915 for one. */
+EXPORT_SYMBOL(luf_debug_set_ptes);
 
 /**
  * luf_debug_change - the content of a file changes in the page cache

@@ -7,8 +7,10 @@ models its protocol checked with spin, kunit its unit tests in a VM, vm what
 only booted kernels show, torture lazy unmap flush under attack on the debug
 kernel. Only where they are named, or with --full: mutants, the same with each
 deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
-whose results have to be the same on stock and on Quell. With --full, those
-parts that have a long form take it. The output of a part that failed is printed.
+whose results have to be the same on stock and on Quell; builds, in which Quell is
+compiled in many configurations, without a warning that stock does not have. With
+--full, those parts that have a long form take it. The output of a part that failed
+is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
 
@@ -17,8 +19,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
+from collections.abc import Sequence
 
-from quell import ui
+from quell import configurations, ui
 from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -34,13 +37,15 @@ PARTS = {
     "torture": "quell.checks.torture",
     "mutants": "quell.checks.mutants",
     "selftests": "quell.checks.selftests",
+    "builds": "quell.checks.builds",
 }
 # Only with --only or --full.
-EXTRA = ("mutants", "selftests")
+EXTRA = ("mutants", "selftests", "builds")
 
 EXAMPLES = """\
 ./quell test
 ./quell test --only lab --only export
+./quell test --only builds --build no-numa
 ./quell test --full
 """
 
@@ -56,17 +61,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--full", action="store_true",
-        help="the long form: 100 million reads in torture, mutants, selftests, "
+        help="the long form: 100 million reads in torture, mutants, selftests, builds, "
         "and each first part of the exported series compiled",
+    )
+    parser.add_argument(
+        "--build",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="of builds, only this configuration (may be repeated; implies --only builds)",
     )
 
 
-def run_part(name: str, cache: Cache, full: bool = False) -> CheckResult:
-    """One part; an error in it is one failed check, and the others still run."""
+def run_part(
+    name: str, cache: Cache, full: bool = False, builds: Sequence[str] = ()
+) -> CheckResult:
+    """One part; an error in it is one failed check, and the others still run.
+
+    ``builds`` are the configurations of the part of that name, all for none.
+    """
     try:
         module = importlib.import_module(PARTS[name])
         run = getattr(module, "run_full", module.run) if full else module.run
-        result: CheckResult = run(cache)
+        result: CheckResult = run(cache, builds) if name == "builds" else run(cache)
     except QuellError as error:
         lines = [f"{name}: {error.message}", error.detail, f"log: {error.log}" if error.log else ""]
         return CheckResult(0, 1, 0, "\n".join(line for line in lines if line))
@@ -76,6 +93,9 @@ def run_part(name: str, cache: Cache, full: bool = False) -> CheckResult:
 def main(args: argparse.Namespace) -> int:
     """Run the parts and print the sum."""
     cache = Cache()
+    if args.build:
+        configurations.choose(args.build)
+        args.only = [*(args.only or ()), "builds"]
     passed = failed = skipped = 0
     for name in PARTS:
         if name not in (args.only or PARTS) or (
@@ -84,7 +104,7 @@ def main(args: argparse.Namespace) -> int:
             continue
         ui.note(f"--- {name}")
         started = time.monotonic()
-        result = run_part(name, cache, args.full)
+        result = run_part(name, cache, args.full, args.build)
         if result.failed and result.details:
             print(result.details.rstrip("\n"), flush=True)
         elif result.details:

@@ -248,6 +248,7 @@ static void rmap_table_test(struct kunit *test)
 	rmap_test_clear(t);
 }
 
+#ifdef CONFIG_MIGRATION
 /* Each migration entry says what its PTE was. */
 static void rmap_migrate_test(struct kunit *test)
 {
@@ -295,6 +296,7 @@ static void rmap_migrate_test(struct kunit *test)
 	folio_clear_dirty(folio);
 	add_mm_counter(t->mm, MM_ANONPAGES, -16);
 }
+#endif
 
 /* Of a pinned folio nothing is taken away, and nothing is lost. */
 static void rmap_pinned_test(struct kunit *test)
@@ -396,7 +398,9 @@ static struct kunit_case rmap_batch_cases[] = {
 	KUNIT_CASE(rmap_file_test),
 	KUNIT_CASE(rmap_bounds_test),
 	KUNIT_CASE(rmap_table_test),
+#ifdef CONFIG_MIGRATION
 	KUNIT_CASE(rmap_migrate_test),
+#endif
 	KUNIT_CASE(rmap_pinned_test),
 	KUNIT_CASE(rmap_lazyfree_test),
 	KUNIT_CASE(rmap_record_test),

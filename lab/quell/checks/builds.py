@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Quell compiled in many configurations: no error, and no warning that stock does not have.
+
+Compiled at W=1 are Quell's own files and those of Linux that hooks are in, as far as a
+configuration has them; of some the whole kernel is compiled and linked, as a missing symbol
+shows only there. What shows warnings is compiled of the stock source too, in the same
+configuration. What was fine is not done again until something that it was made from changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from quell import build, prereq, proc, source, tree, ui
+from quell.checks import CheckResult
+from quell.configurations import ARCHES, Configuration, choose
+from quell.errors import QuellError
+from quell.paths import Cache, write_atomic
+
+# Raised when what is kept of an older lab can no longer be used.
+_FORMAT = 1
+# Not compiled into a kernel.
+_OUTSIDE = ("tools/", "samples/", "Documentation/", "scripts/")
+# What Kbuild would compile in the folder $(dir) of the source, one object a line, folders with a
+# slash at the end. Asked for by name, Kbuild compiles also what is not configured.
+_LIST = """\
+include include/config/auto.conf
+include $(srctree)/scripts/Kbuild.include
+obj := $(dir)
+src := $(srctree)/$(dir)
+include $(firstword $(wildcard $(src)/Kbuild) $(src)/Makefile)
+quell-names := $(obj-y) $(obj-m) $(lib-y) $(lib-m)
+quell-parts = $(strip $($(1:.o=-y)) $($(1:.o=-m)) $($(1:.o=-objs)))
+.PHONY: quell-list
+quell-list:
+	@printf '%s\\n' $(foreach name,$(quell-names),$(or $(call quell-parts,$(name)),$(name)))
+"""
+_WARNING = re.compile(r"^(?:\.\./)*([^\s:]+)(?::\d+)*: (?:fatal )?(?:warning|error): (.*)$")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one configuration went.
+
+    ``warnings`` and ``sparse`` are those that stock does not have, ``sparse`` None if it was not
+    asked for; ``error`` is why it does not compile, ``skipped`` why it was not tried, ``kept``
+    that it is from an earlier run, which took ``seconds``.
+    """
+
+    name: str
+    objects: int = 0
+    warnings: tuple[str, ...] = ()
+    sparse: tuple[str, ...] | None = None
+    linked: bool = False
+    seconds: float = 0
+    error: str = ""
+    skipped: str = ""
+    kept: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.error or self.warnings or self.sparse or self.skipped)
+
+
+def run(cache: Cache, names: Sequence[str] = ()) -> CheckResult:
+    """The configurations ``names``, all for none: one check each, and a table."""
+    wanted = choose(names)
+    prereq.ensure(prereq.BUILD)
+    origin = source.debian_source(cache)
+    part = _compiled(tree.read_kernel_part(tree.kernel_dir()))
+    outcomes = []
+    with cache.lock("builds"):
+        trees = {
+            "quell": build.source_tree("builds-quell", origin, cache, part),
+            "stock": build.source_tree("builds-stock", origin, cache, None),
+        }
+        for number, one in enumerate(wanted, 1):
+            outcome = _outcome(one, trees, origin.key, part, cache)
+            ui.note(f"{number} of {len(wanted)}: {line(outcome)}")
+            outcomes.append(outcome)
+    return read(outcomes)
+
+
+def read(outcomes: Sequence[Outcome]) -> CheckResult:
+    """The table, and below it what is wrong."""
+    failed = sum(not one.clean and not one.skipped for one in outcomes)
+    skipped = sum(bool(one.skipped) for one in outcomes)
+    lines = [line(None), *(line(one) for one in outcomes)]
+    for one in outcomes:
+        if one.error:
+            lines.append(f"{one.name}: {one.error}")
+        lines += [f"{one.name}: {text}" for text in (*one.warnings, *(one.sparse or ()))]
+        if one.skipped:
+            lines.append(f"{one.name}: skipped: {one.skipped}")
+    return CheckResult(len(outcomes) - failed - skipped, failed, skipped, "\n".join(lines))
+
+
+def line(one: Outcome | None) -> str:
+    """A row of the table; its head for None."""
+    if one is None:
+        cells = ("configuration", "objects", "new warnings", "sparse", "linked", "seconds")
+    elif one.skipped:
+        cells = (one.name, "skipped", "-", "-", "-", "-")
+    else:
+        cells = (
+            one.name,
+            "failed" if one.error else str(one.objects),
+            str(len(one.warnings)),
+            "-" if one.sparse is None else str(len(one.sparse)),
+            "yes" if one.linked else "-",
+            f"{one.seconds:.0f}{' (kept)' if one.kept else ''}",
+        )
+    name, *others = cells
+    return f"{name:<20}" + "".join(f"{cell:>{width}}" for cell, width in zip(others, (8, 13, 7, 7, 12)))
+
+
+def _compiled(part: tree.KernelPart) -> tree.KernelPart:
+    """The part of Quell that goes into a kernel."""
+
+    def inside(path: str) -> bool:
+        return not path.startswith(_OUTSIDE)
+
+    hooks = [
+        replace(hook, sections={p: text for p, text in hook.sections.items() if inside(p)})
+        for hook in part.hooks
+    ]
+    files = {path: data for path, data in part.files.items() if inside(path)}
+    return tree.KernelPart(files, [hook for hook in hooks if hook.sections])
+
+
+def objects(part: tree.KernelPart, folder: str) -> list[str]:
+    """The objects of Quell's C files and of those that hooks are in, for the architecture ``folder``.
+
+    Headers are compiled with these; with what else includes them where all is linked.
+    """
+    paths = {*part.files, *(path for hook in part.hooks for path in hook.sections)}
+    return sorted(
+        path.removesuffix(".c") + ".o"
+        for path in paths
+        if path.endswith(".c")
+        and (not path.startswith("arch/") or path.startswith(f"arch/{folder}/"))
+    )
+
+
+def warnings(output: str) -> list[str]:
+    """The warnings and errors in the output of make or sparse, paths as in the source tree."""
+    found = [re.sub(r"^(\.\./)+", "", text) for text in output.splitlines() if _WARNING.match(text)]
+    return list(dict.fromkeys(found))
+
+
+def new_warnings(ours: Sequence[str], stock: Iterable[str]) -> list[str]:
+    """Those of ``ours`` that stock does not have: the same file, the same text, on any line."""
+    known = Counter(_kind(text) for text in stock)
+    new = []
+    for text in ours:
+        if known[_kind(text)] > 0:
+            known[_kind(text)] -= 1
+        else:
+            new.append(text)
+    return new
+
+
+def _kind(text: str) -> tuple[str, str]:
+    match = _WARNING.match(text)
+    assert match is not None
+    return match[1], re.sub(r"\+0x[0-9a-f]+", "", match[2])
+
+
+class _Build:
+    """One configuration in one of the trees."""
+
+    def __init__(self, one: Configuration, src: Path, cache: Cache, *, quell: bool) -> None:
+        self.one = one
+        self.src = src
+        self.cache = cache
+        self.quell = quell
+        self.arch = ARCHES[one.arch]
+        self.obj = src / f"obj-{one.arch}"
+        self.log = cache.logs / f"builds-{one.name}{'' if quell else '-stock'}.log"
+        # In obj while make runs: found at the start, the last run was killed.
+        self.marker = self.obj / "building"
+
+    def make(self, *args: str, check: str | None = None) -> proc.Result:
+        """Run make; QuellError beginning with ``check`` if that is given and make fails."""
+        argv = build.make_argv(
+            self.src, self.obj, "builds", self.cache, f"ARCH={self.one.arch}",
+            f"CROSS_COMPILE={self.arch.prefix}", f"CC=ccache {self.arch.prefix}gcc", *args,
+        )  # fmt: skip
+        result = proc.run(argv, log=self.log, check=False)
+        if "No space left on device" in result.stdout:
+            raise QuellError("no disk space left; ./quell clean frees the cache", log=self.log)
+        if result.returncode != 0 and check is not None:
+            lines = build.error_lines(result.stdout) or [proc.tail(result.stdout)]
+            raise QuellError(f"{check}:\n" + "\n".join(lines), log=self.log)
+        return result
+
+    def configure(self, kernel_part: Path) -> None:
+        """Make the configuration, and what all objects need."""
+        self.log.unlink(missing_ok=True)
+        if self.marker.exists():
+            shutil.rmtree(self.obj)
+        self.obj.mkdir(exist_ok=True)
+        asked = self.obj / "quell.fragment"
+        write_atomic(asked, self.one.fragment(kernel_part, quell=self.quell))
+        if self.one.is_def:
+            self.make("defconfig", check="no configuration")
+            config = self.obj / ".config"
+            write_atomic(config, config.read_text() + asked.read_text())
+            self.make("olddefconfig", check="no configuration")
+        else:
+            self.make(f"KCONFIG_ALLCONFIG={asked}", "allnoconfig", check="no configuration")
+        config = self.obj / ".config"
+        refused = self.one.refused(config.read_text())
+        if self.quell and refused:
+            raise QuellError(f"Linux does not take {', '.join(refused)}", log=config)
+        self.marker.touch()
+        self.make("prepare", check="make prepare failed")
+
+    def configured(self, wanted: Sequence[str]) -> list[str]:
+        """Those of the objects that the configuration has."""
+        write_atomic(self.obj / "quell-list.mk", _LIST)
+        listings: dict[str, set[str]] = {}
+
+        def has(path: str) -> bool:
+            """Whether an object or a folder is listed by the Makefile above it, and so on up."""
+            for above in PurePosixPath(path.rstrip("/")).parents:
+                folder = str(above)
+                if not any((self.src / folder / name).exists() for name in ("Kbuild", "Makefile")):
+                    continue
+                if folder not in listings:
+                    listings[folder] = self._listing(folder)
+                if path.removeprefix(f"{folder}/") not in listings[folder]:
+                    return False
+                top = "/" not in folder or folder == f"arch/{self.arch.folder}"
+                return top or has(f"{folder}/")
+            return False
+
+        return [path for path in wanted if has(path)]
+
+    def _listing(self, folder: str) -> set[str]:
+        bits = 64 if "\nCONFIG_64BIT=y\n" in (self.obj / ".config").read_text() else 32
+        compiler = f"{self.arch.prefix}gcc"
+        argv = [
+            *build.clean_env(), "make", "-s", "-f", "quell-list.mk", f"dir={folder}",
+            "srctree=..", "srcroot=..", "objtree=.", f"SRCARCH={self.arch.folder}",
+            f"ARCH={self.one.arch}", f"BITS={bits}", f"CC={compiler}", f"LD={self.arch.prefix}ld",
+            "quell-list",
+        ]  # fmt: skip
+        result = proc.run(argv, cwd=self.obj)
+        return {text.removeprefix("./") for text in result.stdout.split()}
+
+    def compile(self, wanted: Sequence[str]) -> list[str]:
+        """Compile these objects at W=1, all anew: the warnings."""
+        for name in wanted:
+            (self.obj / name).unlink(missing_ok=True)
+        result = self.make("W=1", "-k", *wanted, check="does not compile")
+        missing = [name for name in wanted if not (self.obj / name).exists()]
+        if missing:
+            raise QuellError(f"make made no {', '.join(missing)}", log=self.log)
+        return warnings(result.stdout)
+
+    def sparse(self, wanted: Sequence[str]) -> list[str]:
+        """What sparse says of these objects, which are compiled."""
+        result = self.make("W=1", "C=2", "-k", *wanted, check="sparse failed")
+        return warnings(result.stdout)
+
+    def link(self) -> list[str]:
+        """Compile and link all: the warnings."""
+        modules = "CONFIG_MODULES=y\n" in (self.obj / ".config").read_text()
+        targets = ["vmlinux", *(["modules"] if modules else [])]
+        return warnings(self.make(*targets, check="does not link").stdout)
+
+    def done(self) -> None:
+        """Nothing was cut off."""
+        self.marker.unlink(missing_ok=True)
+
+
+def _outcome(
+    one: Configuration, trees: Mapping[str, Path], source_key: str, part: tree.KernelPart, cache: Cache
+) -> Outcome:
+    """Compile one configuration, unless it is known to be fine."""
+    arch = ARCHES[one.arch]
+    if arch.prefix and prereq.which(f"{arch.prefix}gcc") is None:
+        return Outcome(one.name, skipped=f"install {arch.package} (optional)")
+    with_sparse = one.sparse and prereq.which("sparse") is not None
+    if one.sparse and not with_sparse:
+        ui.note(f"{one.name}: without sparse: install sparse (optional)")
+    kernel_part = tree.kernel_dir()
+    common = [
+        str(_FORMAT), source_key, one.arch, str(with_sparse), str(one.is_def), _versions(one.arch)
+    ]
+    key = _hash(*common, one.fragment(kernel_part), repr(sorted(one.options.items())),
+                str(one.link), part.digest())  # fmt: skip
+    record = cache.folder("checks") / "builds" / f"{one.name}.json"
+    known = _load(record, key)
+    if known is not None:
+        none = () if with_sparse else None
+        return Outcome(one.name, known["objects"], (), none, known["linked"], known["seconds"], kept=True)
+
+    def stock(names: list[str]) -> tuple[list[str], list[str]]:
+        fragment = one.fragment(kernel_part, quell=False)
+        return _stock(one, trees["stock"], names, with_sparse, _hash(*common, fragment, *names), cache)
+
+    started = time.monotonic()
+    try:
+        outcome = _compile(one, trees["quell"], part, with_sparse, stock, cache)
+    except QuellError as error:
+        text = "\n".join(part for part in (error.message, error.detail) if part)
+        outcome = Outcome(one.name, error=f"{text}\nlog: {error.log}" if error.log else text)
+    outcome = replace(outcome, seconds=round(time.monotonic() - started, 1))
+    if outcome.clean:
+        value = {name: getattr(outcome, name) for name in ("objects", "linked", "seconds")}
+        write_atomic(record, json.dumps({"key": key, "value": value}, indent=1) + "\n")
+    return outcome
+
+
+def _compile(
+    one: Configuration,
+    src: Path,
+    part: tree.KernelPart,
+    with_sparse: bool,
+    stock: Callable[[list[str]], tuple[list[str], list[str]]],
+    cache: Cache,
+) -> Outcome:
+    ours = _Build(one, src, cache, quell=True)
+    ours.configure(tree.kernel_dir())
+    wanted = ours.configured(objects(part, ours.arch.folder))
+    found = ours.compile(wanted)
+    seen = ours.sparse(wanted) if with_sparse else []
+    if one.link:
+        found = list(dict.fromkeys([*found, *ours.link()]))
+    ours.done()
+    if found or seen:
+        warned = {_kind(text)[0] for text in (*found, *seen)}
+        names = {re.sub(r"\.c$", ".o", path) for path in warned if path.endswith(".c")}
+        # A warning about a header may come with any of them.
+        if any(not path.endswith(".c") for path in warned):
+            names.update(wanted)
+        at_stock, seen_at_stock = stock(sorted(names - set(build.own_objects(part.files))))
+        found = new_warnings(found, at_stock)
+        seen = new_warnings(seen, seen_at_stock)
+    return Outcome(
+        one.name, len(wanted), tuple(found), tuple(seen) if with_sparse else None, one.link
+    )
+
+
+def _stock(
+    one: Configuration, src: Path, names: Sequence[str], with_sparse: bool, key: str, cache: Cache
+) -> tuple[list[str], list[str]]:
+    """What the compiler and sparse say of the same objects of the stock source."""
+    record = cache.folder("checks") / "builds" / f"{one.name}-stock.json"
+    known = _load(record, key)
+    if known is None:
+        stock = _Build(one, src, cache, quell=False)
+        stock.configure(tree.kernel_dir())
+        has = stock.configured(names)
+        found = stock.compile(has) if has else []
+        seen = stock.sparse(has) if has and with_sparse else []
+        stock.done()
+        known = {"warnings": found, "sparse": seen}
+        write_atomic(record, json.dumps({"key": key, "value": known}, indent=1) + "\n")
+    return known["warnings"], known["sparse"]
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _load(record: Path, key: str) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(record.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    value: dict[str, Any] = kept["value"]
+    return value if kept["key"] == key else None
+
+
+def _versions(arch: str) -> str:
+    """The first lines that the compiler, the linker and sparse say about themselves."""
+    prefix = ARCHES[arch].prefix
+    tools = [f"{prefix}gcc", f"{prefix}ld", *(["sparse"] if prereq.which("sparse") else [])]
+    return "; ".join(proc.run([tool, "--version"]).stdout.split("\n")[0] for tool in tools)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Quell in many configurations, with a fake make: what is asked, compared, kept and done again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import configurations, prereq, source as source_module, tree
+from quell.checks import CheckResult, builds
+from quell.commands import test as test_command
+from quell.configurations import CONFIGURATIONS, MECHANISMS, Configuration
+from quell.errors import UsageError
+from quell.paths import Cache, repo_root
+from quell.source import Source
+
+Fake = Callable[[str, str], Path]
+Run = Callable[..., CheckResult]
+
+# A C file says what the compiler and sparse say of it: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
+MAKE = r"""
+for word; do case $word in O=*) obj=${word#O=} ;; KCONFIG_ALLCONFIG=*) all=${word#*=} ;; dir=*) dir=${word#*=} ;; esac; done
+echo "$@" >>"$CALLS"
+say() { grep -n "^$1 " "$obj/../$2" | sed "s,^\([0-9]*\):$1 ,../$2:\1:5: $3: ,"; }
+case "$*" in
+*quell-list*) cat "../$dir/LIST"; exit 0 ;;
+*allnoconfig*) grep -v '=n$' "$all" | sort -u >"$obj/.config"; exit 0 ;;
+*olddefconfig*) exit 0 ;;
+*defconfig*) echo CONFIG_DEF=y >"$obj/.config"; exit 0 ;;
+*prepare*) exit 0 ;;
+*vmlinux*) [ ! -e "$UNDEFINED" ] || { echo "ld: mm/luf.o: undefined reference to \`gone'"; exit 2; }; exit 0 ;;
+esac
+code=0
+for word; do case $word in *.o)
+	mkdir -p "$(dirname "$obj/$word")"
+	case "$*" in
+	*C=2*) say sparse "${word%.o}.c" warning ;;
+	*) say warn "${word%.o}.c" warning; if say bad "${word%.o}.c" error | grep .; then code=2; else touch "$obj/$word"; fi ;;
+	esac ;;
+esac; done
+exit $code
+"""
+
+
+@pytest.fixture
+def run(
+    source: Source,
+    kernel: Path,
+    cache: Cache,
+    fake_program: Fake,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Run:
+    """The part, on the fake kernel, with two configurations."""
+    fake_program("make", MAKE)
+    fake_program("sparse", "echo 0.6.4")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("UNDEFINED", str(tmp_path / "undefined"))
+    monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
+    monkeypatch.setattr(source_module, "debian_source", lambda cache: source)
+    monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
+    monkeypatch.setattr(
+        configurations,
+        "CONFIGURATIONS",
+        (
+            Configuration("quell", "quell", sparse=True),
+            Configuration("off", "lab", {"QUELL": "n"}, link=True),
+        ),
+    )
+    (source.tree / "mm/Makefile").write_text("")
+    (source.tree / "mm/LIST").write_text("rmap.o\nluf.o\nvmscan.o\n")
+    return lambda *names: builds.run(cache, names)
+
+
+def calls(tmp_path: Path) -> list[str]:
+    """The command lines of make since the last look."""
+    path = tmp_path / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.write_text("")
+    return lines
+
+
+def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
+    result = run()
+    assert (result.passed, result.failed, result.skipped) == (2, 0, 0), result.details
+    first = calls(tmp_path)
+    compiled = [line for line in first if "W=1 -k" in line]
+    # Quell's file and the one that has hooks; the one that has none is not compiled.
+    assert all(line.endswith("W=1 -k mm/luf.o mm/rmap.o") for line in compiled) and len(compiled) == 2
+    assert sum(line.endswith(" vmlinux") for line in first) == 1
+    assert "builds-stock" not in "".join(first)
+
+    result = run()
+    assert result.passed == 2 and "(kept)" in result.details and calls(tmp_path) == []
+
+    (kernel / "files/mm/luf.c").write_text("/* newer */\n")
+    assert run("off").passed == 1
+    assert sum("W=1 -k" in line for line in calls(tmp_path)) == 1
+    # Not compiled into a kernel.
+    (kernel / "files/tools").mkdir()
+    (kernel / "files/tools/x.c").write_text("int main;\n")
+    assert run("off").passed == 1 and calls(tmp_path) == []
+
+
+def test_what_stock_says_too_does_not_count(
+    run: Run, source: Source, kernel: Path, tmp_path: Path
+) -> None:
+    vmscan = source.tree / "mm/rmap.c"
+    vmscan.write_text(vmscan.read_text() + "warn old\nsparse context\n")
+    assert run("quell").failed == 0
+    assert any("builds-stock" in line for line in calls(tmp_path))
+
+    (kernel / "files/mm/luf.c").write_text("\nwarn unused\nsparse lock\n")
+    result = run("quell")
+    assert (result.passed, result.failed) == (0, 1)
+    assert "quell: mm/luf.c:2:5: warning: unused" in result.details
+    assert "quell: mm/luf.c:3:5: warning: lock" in result.details
+    assert "old" not in result.details and "context" not in result.details
+    # What stock says was kept.
+    assert not any("builds-stock" in line for line in calls(tmp_path))
+    assert run("quell").failed == 1 and calls(tmp_path) != []
+
+
+def test_error_names_the_line_and_leaves_no_mark_of_success(
+    run: Run, kernel: Path, tmp_path: Path
+) -> None:
+    (kernel / "files/mm/luf.c").write_text("bad implicit declaration\n")
+    result = run("quell")
+    assert result.failed == 1
+    assert "quell: does not compile" in result.details
+    assert "mm/luf.c:1:5: error: implicit declaration" in result.details
+    calls(tmp_path)
+    (kernel / "files/mm/luf.c").write_text("/* luf */\n")
+    assert run("quell").passed == 1
+
+
+def test_missing_symbol_shows_at_link(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "undefined").touch()
+    result = run()
+    assert (result.passed, result.failed) == (1, 1)
+    assert "off: does not link" in result.details and "undefined reference" in result.details
+
+
+def test_cut_off(run: Run, cache: Cache) -> None:
+    assert run("quell").passed == 1
+    obj = cache.work / "builds-quell/src/obj-x86_64"
+    assert not (obj / "building").exists()
+    (obj / "building").touch()
+    (obj / "half.o").touch()
+    (cache.folder("checks") / "builds/quell.json").write_text("{")
+    assert run("quell").passed == 1
+    assert not (obj / "half.o").exists()
+
+
+def test_option_that_is_not_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Configuration("x", "quell", {"SMP": "n", "GONE": "m"})
+    monkeypatch.setattr(configurations, "CONFIGURATIONS", (one,))
+    # The fake make drops =n but not the =y of lab.config before it.
+    assert "Linux does not take SMP=n" in run().details
+
+
+def test_prerequisites_are_optional(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prereq, "which", lambda program: None)
+    arm = Configuration("arm64", "def", {"QUELL": "y"}, "arm64")
+    monkeypatch.setattr(
+        configurations, "CONFIGURATIONS", (arm, Configuration("quell", "quell", sparse=True))
+    )
+    result = run()
+    assert (result.passed, result.failed, result.skipped) == (1, 0, 1)
+    assert "skipped: install gcc-aarch64-linux-gnu" in result.details
+
+
+def test_new_warnings_go_by_file_and_text() -> None:
+    stock = ["mm/a.c:3:5: warning: x [-Wx]", "vmlinux.o: warning: objtool: f+0x12: y"]
+    ours = [
+        "mm/a.c:9:5: warning: x [-Wx]",
+        "mm/a.c:12:5: warning: x [-Wx]",
+        "mm/b.c:3:5: warning: x [-Wx]",
+        "vmlinux.o: warning: objtool: f+0x20: y",
+    ]
+    assert builds.new_warnings(ours, stock) == ours[1:3]
+    assert builds.new_warnings([], stock) == []
+
+
+def test_warnings_are_found_in_what_make_says() -> None:
+    output = (
+        "  CC      mm/a.o\n../mm/a.c: In function 'f':\n"
+        "../mm/a.c:3:5: warning: x [-Wx]\n    3 |  f();\n../mm/a.c:3:5: warning: x [-Wx]\n"
+        "../mm/a.c:4: warning: Function parameter 'y' not described\n"
+        "../../arch/x86/b.h:1:1: error: bad\nld: warning: c has a LOAD segment\n"
+        "./include/linux/d.h:2:2: note: here\n"
+    )
+    assert builds.warnings(output) == [
+        "mm/a.c:3:5: warning: x [-Wx]",
+        "mm/a.c:4: warning: Function parameter 'y' not described",
+        "arch/x86/b.h:1:1: error: bad",
+        "ld: warning: c has a LOAD segment",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_what_is_configured(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    src = tmp_path / "src"
+    texts = {
+        "scripts/Kbuild.include": "",
+        "fs/Makefile": "obj-y := open.o\nobj-$(CONFIG_XFS) += xfs/\nobj-$(CONFIG_EXT4) += ext4/\n",
+        "fs/xfs/Makefile": "obj-$(CONFIG_XFS) += xfs.o\nxfs-y += a.o $(addprefix scrub/, bmap.o)\n"
+        "xfs-$(CONFIG_PNFS) += pnfs.o\n",
+        "fs/ext4/Makefile": "obj-y += super.o\n",
+        "arch/x86/Kbuild": "obj-y += mm/\n",
+        "arch/x86/Makefile": "$(error not this one)\n",
+        "arch/x86/mm/Makefile": "obj-y := tlb.o\nobj-$(CONFIG_EARLY) += early.o\n",
+        "obj-x86_64/include/config/auto.conf": "CONFIG_XFS=m\nCONFIG_EARLY=y\n",
+        "obj-x86_64/.config": "\nCONFIG_64BIT=y\n",
+    }
+    for name, text in texts.items():
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        (src / name).write_text(text)
+    one = builds._Build(CONFIGURATIONS[0], src, cache, quell=True)
+    wanted = [
+        "arch/x86/mm/early.o", "arch/x86/mm/tlb.o", "fs/ext4/super.o", "fs/open.o", "fs/xfs/a.o",
+        "fs/xfs/pnfs.o", "fs/xfs/scrub/bmap.o", "nowhere/x.o",
+    ]  # fmt: skip
+    assert one.configured(wanted) == [
+        "arch/x86/mm/early.o", "arch/x86/mm/tlb.o", "fs/open.o", "fs/xfs/a.o", "fs/xfs/scrub/bmap.o"
+    ]  # fmt: skip
+
+
+def test_objects_of_the_kernel_part() -> None:
+    part = tree.read_kernel_part(repo_root() / "kernel")
+    compiled = builds._compiled(part)
+    x86, arm = builds.objects(compiled, "x86"), builds.objects(compiled, "arm64")
+    assert {"mm/luf.o", "mm/rmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/early_ack.o"} <= set(x86)
+    assert [name for name in x86 if name not in arm] == [n for n in x86 if n.startswith("arch/x86/")]
+    assert not any(name.startswith("tools/") for name in x86)
+
+
+def test_the_table_of_configurations() -> None:
+    names = [one.name for one in CONFIGURATIONS]
+    assert len(set(names)) == len(names)
+    kconfig = (repo_root() / "kernel/files/mm/Kconfig.quell").read_text()
+    for name in MECHANISMS:
+        assert f"config QUELL_{name}\n" in kconfig
+    alone = {one.name: one for one in CONFIGURATIONS}["luf"]
+    text = alone.fragment(repo_root() / "kernel")
+    assert "CONFIG_QUELL=y\n" in text and "CONFIG_QUELL_LUF=y\n" in text
+    assert text.count("CONFIG_QUELL_") == len(MECHANISMS) and text.count("=n\n") == len(MECHANISMS) - 1
+    assert "QUELL" not in alone.fragment(repo_root() / "kernel", quell=False)
+    assert alone.refused(text) == [] and alone.refused("CONFIG_QUELL=y\n") == ["64BIT=y", "QUELL_LUF=y"]
+
+
+def test_build_names(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one.name for one in configurations.choose(["off"])] == ["off"]
+    with pytest.raises(UsageError, match="no configuration 'x'"):
+        configurations.choose(["x"])
+    asked: list[object] = []
+    monkeypatch.setattr(
+        test_command, "run_part", lambda *args: asked.append(args) or CheckResult(1, 0, 0)
+    )
+    args = type("Args", (), {"only": None, "full": False, "build": ["off"]})()
+    assert test_command.main(args) == 0
+    assert [(name, names) for name, _, _, names in asked] == [("builds", ["off"])]  # type: ignore[attr-defined]
+
+
+def test_record_is_readable(run: Run, cache: Cache) -> None:
+    run("off")
+    record = json.loads((cache.folder("checks") / "builds/off.json").read_text())
+    assert record["value"]["linked"] is True and record["value"]["objects"] == 2
