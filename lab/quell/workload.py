@@ -82,6 +82,14 @@ class Workload:
         sizes = [size * memory // self.memory // MIB * MIB for size in self.nodes]
         return (*sizes[:-1], memory - sum(sizes[:-1])) if sizes else ()
 
+    def prerequisites(self) -> list[prereq.Prerequisite]:
+        """The programs of Debian's packages that it runs."""
+        programs = self.data.programs if self.data else {}
+        return [
+            prereq.Prerequisite(name, package, f"is what workload {self.name} runs")
+            for name, package in programs.items()
+        ]
+
 
 class _Reader:
     """Takes typed values out of a TOML table, naming what is wrong and where."""
@@ -251,12 +259,7 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
         if size:
             base["bytes"] = str(size)
         if workload.data.programs:
-            prereq.ensure(
-                [
-                    prereq.Prerequisite(name, package, f"is what workload {maker.name} runs")
-                    for name, package in workload.data.programs.items()
-                ]
-            )
+            prereq.ensure(workload.prerequisites())
             base["packages"] = "/"
         data = _image(maker, workload.data, size, base, cache)
         base["data"] = measure.DATA_DIR

@@ -77,7 +77,7 @@ def load(path: Path | None = None) -> list[Published]:
     try:
         works = tomllib.loads(file.read_text())["work"]
         rows = [_row(work, table, file) for work in works for table in work["figure"]]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise QuellError(f"{file} cannot be used: {error}") from error
     seen: set[str] = set()
     for row in rows:
