@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from quell import machine, table
+from quell.commands.compare import add_clock_and_tree
 from quell.ladder import run, view
 from quell.paths import Cache
 
@@ -41,19 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpus", default="", metavar="N[,N...]", help="guest CPUs, by turns (the workload's own)"
     )
-    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument(
-        "--deterministic", action="store_true",
-        help="guest instructions as the clock, data on a RAM disk: slow, repeatable",
-    )  # fmt: skip
+    add_clock_and_tree(parser)
     parser.add_argument(
         "--scale", action="store_true",
         help=f"how the rungs grow with CPUs: {', '.join(run.SCALE)} at "
         f"{', '.join(map(str, run.SCALE_CPUS))} CPUs, deterministic",
     )  # fmt: skip
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
     parser.add_argument("--json", action="store_true", help="print ladder.json, no table")
 
 

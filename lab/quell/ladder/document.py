@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quell import measure, stats
+from quell import measure, results, stats
 from quell.paths import Cache, write_atomic
-from quell.results import ResultError
 
 # Raised with every change that a reader of the old form would misread.
 VERSION = 1
@@ -90,25 +88,8 @@ def load(path: Path) -> dict[str, Any]:
     ResultError when it cannot be read, is none, or is of another version.
     """
     file = path / FILE if path.is_dir() else path
-    try:
-        document = json.loads(file.read_text())
-    except OSError as error:
-        raise ResultError(f"the ladder {file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ResultError(f"{file} is no JSON: {error}") from error
-    schema = document.get("schema") if isinstance(document, dict) else None
-    match = re.fullmatch(r"quell\.ladder/(\d+)", schema) if isinstance(schema, str) else None
-    if not match:
-        raise ResultError(f"{file} is no result of quell ladder")
-    if int(match[1]) != VERSION:
-        raise ResultError(
-            f"{file} has version {match[1]} of the ladder's format, "
-            f"but this quell reads version {VERSION} only"
-        )
-    for key, kind in (("environment", dict), ("rungs", list), ("cells", list), ("published", list)):
-        if not isinstance(document.get(key), kind):
-            raise ResultError(f"{file} is damaged: it has no {key}")
-    return dict(document)
+    parts = {"environment": dict, "rungs": list, "cells": list, "published": list, "absent": list}
+    return results.read(file, "ladder", SCHEMA, "quell ladder", parts)
 
 
 def latest(cache: Cache) -> Path | None:

@@ -26,6 +26,7 @@ _SHOWN: Mapping[str, tuple[str, ...]] = {
     "tiering": ("shootdown_ipis", "flush_requests", "pages_demoted", "elapsed_s"),
     "sysbench-mmap": ("events_per_s", "shootdown_ipis", "flush_requests"),
 }  # fmt: skip
+_TITLES = {document.PER_SECOND: "shootdown IPIs per s"}
 _STYLES = {
     published.AGREES: "green",
     published.OPPOSITE: "red",
@@ -63,10 +64,12 @@ def shown(result: Mapping[str, Any], name: str) -> list[str]:
 
 def title(name: str, figure: Mapping[str, Any] | None) -> str:
     """A figure with its unit, and which way is better if that is more."""
+    text = _TITLES.get(name) or table.title(name)
     if figure is None:
-        return name
-    text = table.title(name)
-    unit = "" if text != name or figure["unit"] == "count" else f", {figure['unit']}"
+        return text
+    # Metrics have theirs in the title, and most of the programs' figures in the name.
+    said = text != name or figure["unit"] == "count" or "per" in name.split("_")
+    unit = "" if said or figure["unit"] in name.split("_") else f", {figure['unit']}"
     return text + unit + (" (more is better)" if figure["better"] == "more" else "")
 
 
@@ -85,7 +88,7 @@ def _new_table(first: str, columns: Sequence[str]) -> Table:
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     made.add_column(first, no_wrap=True)
     for column in columns:
-        made.add_column(column, justify="right")
+        made.add_column(column, justify="right", overflow="fold")
     return made
 
 
@@ -140,29 +143,32 @@ def _published(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
     out.print("What others published, on their machines, and what is measured here", style="bold")
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     made.add_column("", justify="right", no_wrap=True)
-    made.add_column("measured here, CPUs", overflow="fold")
-    made.add_column("theirs", overflow="fold")
-    made.add_column("ours", overflow="fold")
+    made.add_column("measured here", overflow="fold")
+    made.add_column("CPUs", justify="right")
+    for column in ("theirs", "ours"):
+        made.add_column(column, justify="right", no_wrap=True)
     for column in ("direction", "size"):
         made.add_column(column, no_wrap=True)
-    made.add_column("why they differ", overflow="fold")
     for number, row in enumerate(rows, 1):
         made.add_row(
             f"[{number}]",
-            f"{row['workload']}, {row['cpus']}: {table.title(row['figure'])}",
+            f"{row['workload']}: {title(row['figure'], None)}",
+            str(row["cpus"]),
             _change(row["theirs"]),
             _change(row["ours"]),
             *(Text(row[key], style=_STYLES.get(row[key], "")) for key in ("direction", "size")),
-            row["why"],
         )
     out.print(made)
-    out.print("Theirs, and the rungs that stand for them here:")
+    out.print("Theirs, the rungs that stand for them here, and why ours may differ:")
     for line in sources(rows):
-        out.print(line)
+        out.print(line, soft_wrap=True)
 
 
 def sources(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Where each row comes from: a work once, then its figures' conditions by number."""
+    """Where each row comes from: a work once, then by number its figures' conditions.
+
+    Behind those that do not agree, why.
+    """
     last = ""
     for number, row in enumerate(rows, 1):
         head = f"{row['source']}; here: {row['from']} -> {row['to']}"
@@ -170,3 +176,5 @@ def sources(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield head
         last = head
         yield f"  [{number}] {row['conditions']}"
+        if row["why"]:
+            yield f"       differs: {row['why']}"
