@@ -51,6 +51,10 @@ COMMANDS = {
         uses_cache=False,
     ),
     "figures": Command("quell.commands.figures", "the project's headline figures, measured here"),
+    "ladder": Command(
+        "quell.commands.ladder",
+        "the mechanisms switched on one at a time, beside what others published",
+    ),
     "build": Command("quell.commands.build", "build the stock and Quell kernels"),
     "tree": Command("quell.commands.tree", "a git tree to work on the kernel part in"),
     "status": Command(

@@ -75,12 +75,16 @@ class Guests(Protocol):
 
 @dataclass(frozen=True)
 class VirtualMachines:
-    """Guests as they really are. ``append`` are kernel parameters by side."""
+    """Guests as they really are. ``append`` are kernel parameters by side.
+
+    ``called`` is what messages call a side.
+    """
 
     cache: Cache
     accel: str
     deterministic: bool = False
     append: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    called: str = "{} kernel"
 
     def run(self, side: str, kernel: Kernel, plan: Plan, rundir: Path) -> measure.Sample:
         """See ``Guests``. Raises what machine.boot and measure.sample raise."""
@@ -96,13 +100,13 @@ class VirtualMachines:
             guest, kernel.image, plan.job, rundir, cache=self.cache, timeout=plan.timeout
         )
         for line in result.warnings:
-            ui.warn(f"{plan.name}, {side} kernel: {line.strip()}")
+            ui.warn(f"{plan.name}, {self.called.format(side)}: {line.strip()}")
         assert result.frames is not None
         if not plan.own and result.exit_code != 0:
             killed = [line for line in result.warnings if "Killed" in line]
             last = (killed or result.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise QuellError(
-                f"workload {plan.name} failed under the {side} kernel "
+                f"workload {plan.name} failed under the {self.called.format(side)} "
                 f"with exit code {result.exit_code}: {last}",
                 detail=proc.tail(result.stderr, 10),
                 log=rundir / "console.log",
@@ -173,25 +177,28 @@ def measure_all(
     runs: int,
     guests: Guests,
     folder: Path,
+    sides: Sequence[str] = SIDES,
+    called: str = "{} kernel",
 ) -> list[Measured]:
-    """Every plan, ``runs`` times under each kernel, by turns stock and Quell.
+    """Every plan, ``runs`` times for each of ``sides``, by turns: stock, Quell, stock, Quell.
 
+    ``called`` is what messages call a side.
     Each run's files are kept in ``folder``/runs/PLAN/SIDE-N. The first run
     that fails ends it all with its error: there are no missing rows.
     """
     done: list[Measured] = []
-    with ui.progress("measuring", total=len(plans) * runs * len(SIDES)) as progress:
+    with ui.progress("measuring", total=len(plans) * runs * len(sides)) as progress:
         for plan in plans:
-            samples: dict[str, list[measure.Sample]] = {side: [] for side in SIDES}
+            samples: dict[str, list[measure.Sample]] = {side: [] for side in sides}
             for number in range(1, runs + 1):
-                for side in SIDES:
+                for side in sides:
                     progress.update(description=f"{plan.name}: {side}, run {number} of {runs}")
                     rundir = folder / "runs" / plan.name / f"{side}-{number}"
                     rundir.mkdir(parents=True)
                     try:
                         sample = guests.run(side, kernels[side], plan, rundir)
                     except QuellError as error:
-                        error.message = _named(error.message, plan, side)
+                        error.message = _named(error.message, plan, called.format(side))
                         error.args = (error.message,)
                         raise
                     (rundir / "sample.json").write_text(
@@ -203,7 +210,7 @@ def measure_all(
     return done
 
 
-def _named(message: str, plan: Plan, side: str) -> str:
+def _named(message: str, plan: Plan, called: str) -> str:
     if plan.own or f"workload {plan.name}" in message:
         return message
-    return f"workload {plan.name}, {side} kernel: {message}"
+    return f"workload {plan.name}, {called}: {message}"

@@ -210,16 +210,21 @@ def format_memory(count: int) -> str:
 
 def runner(cache: Cache) -> Path:
     """The guest's init, built with the host's gcc into the cache (static, some 0.9 MB)."""
-    source = Path(__file__).parent / "guest" / "runner.c"
+    return guest_program("runner", cache)
+
+
+def guest_program(name: str, cache: Cache) -> Path:
+    """The program guest/NAME.c, built statically into the cache."""
+    source = Path(__file__).parent / "guest" / f"{name}.c"
     flags = ["-O2", "-Wall", "-Wextra", "-static"]
     key = hashlib.sha256(source.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
-    final = cache.data / f"runner-{key}"
-    program = final / "runner"
+    final = cache.data / f"{name}-{key}"
+    program = final / name
     if not program.exists():
-        with cache.lock(f"runner-{key}"):
+        with cache.lock(f"{name}-{key}"):
             if not program.exists():
                 with atomic_dir(final) as temp:
-                    proc.run(["gcc", *flags, "-o", temp / "runner", source], timeout=120)
+                    proc.run(["gcc", *flags, "-o", temp / name, source], timeout=120)
     return program
 
 

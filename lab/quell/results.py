@@ -59,25 +59,38 @@ def load(path: Path) -> dict[str, Any]:
     ResultError when it cannot be read, is no result, or is of another version.
     """
     file = path / "result.json" if path.is_dir() else path
+    parts = {"environment": dict, "comparisons": list}
+    return read(file, "result", SCHEMA, "quell compare", parts)
+
+
+def read(
+    file: Path, what: str, schema: str, command: str, parts: Mapping[str, type]
+) -> dict[str, Any]:
+    """What ``command`` wrote to ``file``: an object of this ``schema`` ("NAME/VERSION").
+
+    ``parts`` are keys that it must have, by type. ResultError, which calls it
+    ``what``, when it cannot be read, is something else, or of another version.
+    """
+    name, _, version = schema.partition("/")
     try:
-        result = json.loads(file.read_text())
+        found = json.loads(file.read_text())
     except OSError as error:
-        raise ResultError(f"the result {file} cannot be read: {error.strerror}") from error
+        raise ResultError(f"the {what} {file} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ResultError(f"{file} is no JSON: {error}") from error
-    schema = result.get("schema") if isinstance(result, dict) else None
-    match = re.fullmatch(r"quell\.results/(\d+)", schema) if isinstance(schema, str) else None
+    given = found.get("schema") if isinstance(found, dict) else None
+    match = re.fullmatch(rf"{re.escape(name)}/(\d+)", given) if isinstance(given, str) else None
     if not match:
-        raise ResultError(f"{file} is no result of quell compare")
-    if int(match[1]) != VERSION:
+        raise ResultError(f"{file} is no result of {command}")
+    if match[1] != version:
         raise ResultError(
-            f"{file} has version {match[1]} of the result format, "
-            f"but this quell reads version {VERSION} only"
+            f"{file} has version {match[1]} of the {what} format, "
+            f"but this quell reads version {version} only"
         )
-    for key, kind in (("environment", dict), ("comparisons", list)):
-        if not isinstance(result.get(key), kind):
+    for key, kind in parts.items():
+        if not isinstance(found.get(key), kind):
             raise ResultError(f"{file} is damaged: it has no {key}")
-    return dict(result)
+    return dict(found)
 
 
 def latest(cache: Cache) -> Path | None:

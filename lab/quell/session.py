@@ -126,7 +126,7 @@ def measure(options: Options, cache: Cache) -> Outcome:
         deterministic=options.deterministic,
         runs=options.runs,
         boot_parameters={side: list(options.append.get(side, ())) for side in compare.SIDES},
-        workloads={plan.name: _facts(plan) for plan in plans},
+        workloads={plan.name: facts(plan) for plan in plans},
     )
     result = {
         "schema": results.SCHEMA,
@@ -135,6 +135,15 @@ def measure(options: Options, cache: Cache) -> Outcome:
     }
     results.save(folder, result)
     return Outcome(measured, result, folder)
+
+
+def kernel_values(origin: Source, stock: Kernel) -> dict[str, str]:
+    """What workload.prepare wants to know of the kernels."""
+    return {
+        "kernel_source": str(origin.tree),
+        "kernel_build": str(stock.build_dir),
+        "kernel_key": stock.key,
+    }
 
 
 def _plans(
@@ -155,11 +164,7 @@ def _plans(
                 own=True,
             )
         ]
-    values = {
-        "kernel_source": str(origin.tree),
-        "kernel_build": str(stock.build_dir),
-        "kernel_key": stock.key,
-    }
+    values = kernel_values(origin, stock)
     plans = []
     for item in workloads:
         memory, cpus = options.memory or item.memory, options.cpus or item.cpus
@@ -170,7 +175,8 @@ def _plans(
     return plans
 
 
-def _facts(plan: compare.Plan) -> dict[str, Any]:
+def facts(plan: compare.Plan) -> dict[str, Any]:
+    """What a result's environment says of a workload."""
     return {
         "version": plan.version,
         "cpus": plan.cpus,

@@ -53,6 +53,18 @@ def test_doctor_missing_program(
     assert not cache.root.exists()  # looking makes nothing
 
 
+def test_doctor_lists_what_workloads_want(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prereq, "ALL", ())
+    monkeypatch.setattr(prereq.Prerequisite, "present", lambda self: False)
+    cli.main(["doctor", "--json"])
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    # It is installed when it is first needed: no error.
+    assert checks["sysbench"]["state"] == "pending"
+    assert "install --no-install-recommends sysbench" in checks["sysbench"]["mend"]
+
+
 def test_clean(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["clean"]) == 0
     assert "nothing to clean" in capsys.readouterr().out

@@ -199,3 +199,35 @@ def test_failures_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
     (folder / "workload.toml").write_text(GOOD.replace('"{bytes}"', '"{unheard_of}"'))
     with pytest.raises(QuellError, match="unheard_of"):
         workload.prepare(workload.load(folder), 64 * MIB, cache, {})
+
+
+PROGRAMS = 'size = "0.01x"\n[data.programs]\nquell-none = "none-package"\n'
+
+
+def test_programs_of_debian_packages(
+    folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = GOOD.replace('size = "0.01x"\n', PROGRAMS).replace("{bytes} /dev", "{bytes} {packages}dev")
+    (folder / "workload.toml").write_text(text)
+    tiny = workload.load(folder)
+    [needed] = tiny.prerequisites()
+    assert (needed.need, needed.package) == ("quell-none", "none-package")
+    asked = []
+    monkeypatch.setattr(prereq, "ensure", asked.append)
+    # What is there afterwards is part of what the data depends on.
+    monkeypatch.setattr(prereq, "which", lambda program: shutil.which("true"))
+    monkeypatch.setitem(workload._MAKERS, "ext4", lambda image, root: image.write_bytes(b"x"))
+    prepared = workload.prepare(tiny, 64 * MIB, cache, {})
+    assert asked == [tiny.prerequisites()] and prepared.data is not None
+    # Who uses the data of another workload needs the same.
+    twin = workload.load(other(folder, "twin", "tiny"))
+    assert [item.need for item in twin.prerequisites()] == ["quell-none"]
+
+
+def test_a_missing_package_is_named(
+    folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "workload.toml").write_text(GOOD.replace('size = "0.01x"\n', PROGRAMS))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="missing: none-package; run: sudo apt-get install"):
+        workload.prepare(workload.load(folder), 64 * MIB, cache, {})

@@ -6,7 +6,8 @@
  * others each round owes a TLB shootdown to every CPU they run on. What the
  * others add to an MADV_DONTNEED is what a shootdown costs the one who asks for
  * it. Each case is measured TRIES times, in turn, and the fastest counts: what a
- * busy host takes away only ever adds.
+ * busy host takes away only ever adds. With one page the whole round is measured
+ * as well, touching included, as it is in what has been published.
  *
  * The toucher has the first CPU to itself and the others share the rest, so
  * with fewer CPUs than threads the spinners slow each other down but never the
@@ -15,6 +16,10 @@
  * 33 pages are as many as the kernel invalidates one by one on x86 (its
  * tlb_single_page_flush_ceiling); with more it flushes everything instead.
  * --pages N does the same with N pages only.
+ *
+ * --scale is for the instruction counter as clock, where all CPUs take turns: it
+ * compares nobody with one spinner on each other CPU. There the spinners pause, as
+ * one that does not pause keeps its turn and would be what is measured.
  */
 #define WORKLOAD "dontneed-touch"
 #include "../workload.h"
@@ -25,11 +30,17 @@
 #include <unistd.h>
 
 #define MAX_PAGES	512
-#define MAX_OTHERS	3
+#define MAX_OTHERS	63
 #define TRIES		20
+#define SCALE_TRIES	3
+
+struct times {
+	double drop, round;	/* nanoseconds; no round is measured: 0 */
+};
 
 static atomic_bool stop;
 static atomic_int spinning;
+static bool scale;
 
 static void *spin(void *arg)
 {
@@ -37,7 +48,8 @@ static void *spin(void *arg)
 	atomic_fetch_add(&spinning, 1);
 	/* User mode only: it meets the kernel when it is interrupted. */
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
-		;
+		if (scale)
+			__builtin_ia32_pause();
 	return NULL;
 }
 
@@ -65,36 +77,56 @@ static void pin(pthread_t thread, const cpu_set_t *allowed, int i)
 		die("Cannot bind a thread to its CPU: %s.", strerror(error));
 }
 
+static void touch(char *region, uint64_t pages, uint64_t mark)
+{
+	for (uint64_t i = 0; i < pages; i++) {
+		_Atomic(uint64_t) *word = (void *)(region + i * PAGE_BYTES);
+
+		/* Written at once, so that it is one fault, not two. */
+		if (atomic_exchange(word, mark))
+			die("Page %llu was not empty after MADV_DONTNEED.",
+			    (unsigned long long)i);
+	}
+}
+
+static void drop(char *region, uint64_t pages)
+{
+	if (madvise(region, pages * PAGE_BYTES, MADV_DONTNEED))
+		die("MADV_DONTNEED failed: %s.", strerror(errno));
+}
+
 /* Returns the time that it takes to drop, all in all. */
 static uint64_t touch_and_drop(char *region, uint64_t pages, uint64_t rounds)
 {
 	uint64_t start, elapsed = 0;
 
 	for (uint64_t round = 0; round < rounds; round++) {
-		for (uint64_t i = 0; i < pages; i++) {
-			_Atomic(uint64_t) *word =
-				(void *)(region + i * PAGE_BYTES);
-
-			/* Written at once, so that it is one fault, not two. */
-			if (atomic_exchange(word, round + 1))
-				die("Page %llu was not empty after MADV_DONTNEED.",
-				    (unsigned long long)i);
-		}
+		touch(region, pages, round + 1);
 		start = now_ns();
-		if (madvise(region, pages * PAGE_BYTES, MADV_DONTNEED))
-			die("MADV_DONTNEED failed: %s.", strerror(errno));
+		drop(region, pages);
 		elapsed += now_ns() - start;
 	}
 	return elapsed;
 }
 
-/* Returns nanoseconds per MADV_DONTNEED. */
-static double measure(const cpu_set_t *allowed, int others, uint64_t pages,
-		      uint64_t rounds)
+/* Returns the time of whole rounds, with nothing but them between two clocks. */
+static uint64_t whole_rounds(char *region, uint64_t pages, uint64_t rounds)
+{
+	uint64_t start = now_ns();
+
+	for (uint64_t round = 0; round < rounds; round++) {
+		touch(region, pages, round + 1);
+		drop(region, pages);
+	}
+	return now_ns() - start;
+}
+
+static struct times measure(const cpu_set_t *allowed, int others,
+			    uint64_t pages, uint64_t rounds)
 {
 	pthread_t threads[MAX_OTHERS];
 	char *region = map_anonymous(pages * PAGE_BYTES);
-	uint64_t elapsed;
+	struct times times = {};
 
 	/* One page each: a larger folio would change what is measured. */
 	madvise(region, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
@@ -107,13 +139,17 @@ static double measure(const cpu_set_t *allowed, int others, uint64_t pages,
 	while (atomic_load(&spinning) < others)
 		sched_yield();
 
-	elapsed = touch_and_drop(region, pages, rounds);
+	times.drop = (double)touch_and_drop(region, pages, rounds) /
+		     (double)rounds;
+	if (pages == 1)
+		times.round = (double)whole_rounds(region, pages, rounds) /
+			      (double)rounds;
 
 	atomic_store(&stop, true);
 	for (int i = 0; i < others; i++)
 		pthread_join(threads[i], NULL);
 	munmap(region, pages * PAGE_BYTES);
-	return (double)elapsed / (double)rounds;
+	return times;
 }
 
 /*
@@ -121,11 +157,11 @@ static double measure(const cpu_set_t *allowed, int others, uint64_t pages,
  * than the toucher's: one that has been there, even before it was pinned, may
  * still be asked to flush, or not, as chance will have it.
  */
-static double measure_apart(const cpu_set_t *allowed, int others,
-			    uint64_t pages, uint64_t rounds)
+static struct times measure_apart(const cpu_set_t *allowed, int others,
+				  uint64_t pages, uint64_t rounds)
 {
 	int status, tell[2];
-	double result;
+	struct times result;
 	pid_t child;
 
 	if (pipe(tell))
@@ -156,26 +192,42 @@ static double measure_apart(const cpu_set_t *allowed, int others,
 static void measure_pages(const cpu_set_t *allowed, uint64_t pages,
 			  uint64_t iterations)
 {
-	static const int others[] = { 0, 1, 3 };
-	double ns[ARRAY_SIZE(others)], once;
-	char name[48];
+	static const int usual[] = { 0, 1, 3 };
+	int everyone[] = { 0, CPU_COUNT(allowed) - 1 };
+	const int *others = scale ? everyone : usual;
+	size_t count = scale ? ARRAY_SIZE(everyone) : ARRAY_SIZE(usual);
+	int tries = scale ? SCALE_TRIES : TRIES;
+	struct times best[ARRAY_SIZE(usual)], once;
+	char who[24], name[64];
 
-	for (int try = 0; try < TRIES; try++)
-		for (size_t k = 0; k < ARRAY_SIZE(others); k++) {
+	if (scale && (everyone[1] < 1 || everyone[1] > MAX_OTHERS))
+		die("--scale needs 2 to %d CPUs.", MAX_OTHERS + 1);
+	for (int try = 0; try < tries; try++)
+		for (size_t k = 0; k < count; k++) {
 			once = measure_apart(allowed, others[k], pages,
-					     iterations / TRIES + 1);
-			if (!try || once < ns[k])
-				ns[k] = once;
+					     iterations / tries + 1);
+			if (!try || once.drop < best[k].drop)
+				best[k].drop = once.drop;
+			if (!try || once.round < best[k].round)
+				best[k].round = once.round;
 		}
-	for (size_t k = 0; k < ARRAY_SIZE(others); k++) {
-		snprintf(name, sizeof(name), "ns_%llup_%d_others",
-			 (unsigned long long)pages, others[k]);
-		figure(name, ns[k], "ns");
+	for (size_t k = 0; k < count; k++) {
+		if (scale && k)
+			snprintf(who, sizeof(who), "all");
+		else
+			snprintf(who, sizeof(who), "%d", others[k]);
+		snprintf(name, sizeof(name), "ns_%llup_%s_others",
+			 (unsigned long long)pages, who);
+		figure(name, best[k].drop, "ns");
+		if (pages == 1) {
+			snprintf(name, sizeof(name), "ns_round_1p_%s_others", who);
+			figure(name, best[k].round, "ns");
+		}
 		if (!k)
 			continue;
-		snprintf(name, sizeof(name), "ns_added_%llup_%d_others",
-			 (unsigned long long)pages, others[k]);
-		figure(name, ns[k] - ns[0], "ns");
+		snprintf(name, sizeof(name), "ns_added_%llup_%s_others",
+			 (unsigned long long)pages, who);
+		figure(name, best[k].drop - best[0].drop, "ns");
 	}
 }
 
@@ -186,6 +238,10 @@ int main(int argc, char **argv)
 	cpu_set_t allowed;
 	int i = 1;
 
+	if (i < argc && !strcmp(argv[i], "--scale")) {
+		scale = true;
+		i++;
+	}
 	for (; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--pages"))
 			pages = parse_number("--pages", argv[i + 1], 1,
@@ -197,7 +253,7 @@ int main(int argc, char **argv)
 			break;
 	}
 	if (i != argc)
-		die("usage: " WORKLOAD " [--pages N] [--iterations N]");
+		die("usage: " WORKLOAD " [--scale] [--pages N] [--iterations N]");
 	if (sched_getaffinity(0, sizeof(allowed), &allowed))
 		die("Cannot read the CPUs this may run on: %s.",
 		    strerror(errno));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * zap: what it costs to take populated memory away, with munmap() of the whole
- * region at once and with MADV_DONTNEED of one page at a time, for order-0
- * pages and for large folios. One thread, so that this is the cost of zapping
+ * zap: what it costs to take populated memory away, with munmap() and with
+ * MADV_DONTNEED of the whole region at once, and with MADV_DONTNEED of one page
+ * at a time, for order-0 pages and for large folios. One thread, so that this is the cost of zapping
  * itself; dontneed-touch is the one for shootdowns.
  *
  * Large folios: the controls for sizes between 4 KB and 2 MB are off by
@@ -109,12 +109,13 @@ static uint64_t zap_by_munmap(const struct region *r)
 	return now_ns() - start;
 }
 
-static uint64_t zap_by_page(const struct region *r)
+/* MADV_DONTNEED of the region, @step bytes at a time. */
+static uint64_t zap_by_steps(const struct region *r, size_t step)
 {
 	uint64_t start = now_ns(), elapsed;
 
-	for (size_t at = 0; at < r->bytes; at += PAGE_BYTES)
-		if (madvise(r->start + at, PAGE_BYTES, MADV_DONTNEED))
+	for (size_t at = 0; at < r->bytes; at += step)
+		if (madvise(r->start + at, step, MADV_DONTNEED))
 			die("MADV_DONTNEED failed: %s.", strerror(errno));
 	elapsed = now_ns() - start;
 	for (size_t at = 0; at < r->bytes; at += CHECK_EVERY * PAGE_BYTES)
@@ -122,6 +123,16 @@ static uint64_t zap_by_page(const struct region *r)
 			die("Page %zu was not empty after MADV_DONTNEED.",
 			    at / PAGE_BYTES);
 	return elapsed;
+}
+
+static uint64_t zap_by_page(const struct region *r)
+{
+	return zap_by_steps(r, PAGE_BYTES);
+}
+
+static uint64_t zap_at_once(const struct region *r)
+{
+	return zap_by_steps(r, r->bytes);
 }
 
 int main(int argc, char **argv)
@@ -135,6 +146,8 @@ int main(int argc, char **argv)
 		{ "munmap_large_ns_per_page", zap_by_munmap, 1 },
 		{ "dontneed_small_ns_per_page", zap_by_page, 0 },
 		{ "dontneed_large_ns_per_page", zap_by_page, 1 },
+		{ "dontneed_all_small_ns_per_page", zap_at_once, 0 },
+		{ "dontneed_all_large_ns_per_page", zap_at_once, 1 },
 	};
 	uint64_t mb = 64, rounds = 4;
 	int i = 1;

@@ -35,14 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)"
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="guest CPUs (the workload's own; 2)")
-    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument(
-        "--deterministic", action="store_true",
-        help="guest instructions as the clock, data on a RAM disk: slow, repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    add_clock_and_tree(parser)
     parser.add_argument(
         "--quell-args", default="", metavar="PARAMS",
         help='boot parameters for the Quell kernel only, as in "quell=off"',
@@ -51,6 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=600, metavar="S", help="seconds for your command (600)"
     )
     parser.add_argument("--json", action="store_true", help="print the result object, no table")
+
+
+def add_clock_and_tree(parser: argparse.ArgumentParser) -> None:
+    """The options of everything that measures: what runs the guests, and which source."""
+    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    parser.add_argument(
+        "--deterministic", action="store_true",
+        help="guest instructions as the clock, data on a RAM disk: slow, repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from quell import build, prereq, source, ui
+from quell import build, prereq, source, ui, workload
 from quell.checks.lab import missing_packages
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
@@ -64,6 +64,15 @@ def _programs() -> Iterator[Check]:
         yield Check("programs", "ok", f"all {len(prereq.ALL)} programs and libraries are here")
     elif len(missing) > 1:
         yield Check("programs", "missing", "all at once:", sudo + prereq.install_command(missing))
+
+
+def _workloads() -> Iterator[Check]:
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    for item in workload.select(workload.known()):
+        for needed in item.prerequisites():
+            if not needed.present():
+                detail = f"{needed.why}; in Debian's package {needed.package}, installed when first needed"
+                yield Check(needed.need, "pending", detail, sudo + prereq.install_command([needed]))
 
 
 def _python() -> Iterator[Check]:
@@ -130,6 +139,7 @@ def checks(cache: Cache) -> list[Check]:
     """Everything, in the order printed."""
     return [
         *_programs(),
+        *_workloads(),
         *_python(),
         *_machine(cache),
         *_accelerator(cache),
