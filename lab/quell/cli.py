@@ -50,6 +50,7 @@ COMMANDS = {
         takes_command=True,
         uses_cache=False,
     ),
+    "report": Command("quell.commands.report", "the kept results as one HTML file with plots"),
     "figures": Command("quell.commands.figures", "the project's headline figures, measured here"),
     "build": Command("quell.commands.build", "build the stock and Quell kernels"),
     "tree": Command("quell.commands.tree", "a git tree to work on the kernel part in"),
