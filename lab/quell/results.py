@@ -11,9 +11,8 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from quell import machine, workload
 from quell.errors import QuellError
@@ -28,22 +27,6 @@ TIMES = {
     "tcg": "times are emulated: only their direction means something; counts carry over",
     "deterministic": "times are guest instructions, one per ns, on a RAM disk: work, not seconds",
 }
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A form of kept results: its file, the name and version of its schema, what makes it, its keys."""
-
-    file: str
-    schema: str
-    version: int
-    command: str
-    keys: tuple[tuple[str, type], ...]
-
-
-COMPARISON = Kind(
-    "result.json", "quell.results", VERSION, "compare", (("environment", dict), ("comparisons", list))
-)
 
 
 class ResultError(QuellError):
@@ -70,57 +53,50 @@ def save(folder: Path, result: Mapping[str, Any]) -> Path:
     return path
 
 
-def load(path: Path, kind: Kind = COMPARISON) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     """A result from its file or folder.
 
-    ResultError when it cannot be read, is no result of this kind, or is of another version.
+    ResultError when it cannot be read, is no result, or is of another version.
     """
-    file = path / kind.file if path.is_dir() else path
-    return check(read(file), file, kind)
+    file = path / "result.json" if path.is_dir() else path
+    parts = {"environment": dict, "comparisons": list}
+    return read(file, "result", SCHEMA, "quell compare", parts)
 
 
-def read(file: Path) -> object:
-    """The JSON in a file; ResultError when there is none. NaN and Infinity are not JSON."""
+def read(
+    file: Path, what: str, schema: str, command: str, parts: Mapping[str, type]
+) -> dict[str, Any]:
+    """What ``command`` wrote to ``file``: an object of this ``schema`` ("NAME/VERSION").
 
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is no number")
-
+    ``parts`` are keys that it must have, by type. ResultError, which calls it
+    ``what``, when it cannot be read, is something else, or of another version.
+    """
+    name, _, version = schema.partition("/")
     try:
-        return json.loads(file.read_text(), parse_constant=refuse)
+        found = json.loads(file.read_text())
     except OSError as error:
-        raise ResultError(f"the result {file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+        raise ResultError(f"the {what} {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise ResultError(f"{file} is no JSON: {error}") from error
-
-
-def check(document: object, file: Path, kind: Kind) -> dict[str, Any]:
-    """``document``, read from ``file``, if it is of this kind and version; else ResultError."""
-    schema = document.get("schema") if isinstance(document, dict) else None
-    pattern = re.escape(kind.schema) + r"/(\d+)"
-    match = re.fullmatch(pattern, schema) if isinstance(schema, str) else None
+    given = found.get("schema") if isinstance(found, dict) else None
+    match = re.fullmatch(rf"{re.escape(name)}/(\d+)", given) if isinstance(given, str) else None
     if not match:
-        raise ResultError(f"{file} is no result of quell {kind.command}")
-    assert isinstance(document, dict)
-    if int(match[1]) != kind.version:
+        raise ResultError(f"{file} is no result of {command}")
+    if match[1] != version:
         raise ResultError(
-            f"{file} has version {match[1]} of the result format, "
-            f"but this quell reads version {kind.version} only"
+            f"{file} has version {match[1]} of the {what} format, "
+            f"but this quell reads version {version} only"
         )
-    for key, form in kind.keys:
-        if not isinstance(document.get(key), form):
+    for key, kind in parts.items():
+        if not isinstance(found.get(key), kind):
             raise ResultError(f"{file} is damaged: it has no {key}")
-    return dict(document)
+    return dict(found)
 
 
 def latest(cache: Cache) -> Path | None:
-    """The newest folder with a complete comparison, or None."""
-    found = folders(cache, COMPARISON)
-    return found[0] if found else None
-
-
-def folders(cache: Cache, kind: Kind) -> list[Path]:
-    """The folders with a complete result of this kind, the newest first."""
-    return sorted((path.parent for path in cache.results.glob(f"*/{kind.file}")), reverse=True)
+    """The newest folder with a complete result, or None."""
+    found = sorted(path.parent for path in cache.results.glob("*/result.json"))
+    return found[-1] if found else None
 
 
 def series_hash(kernel: Path | None = None) -> str:

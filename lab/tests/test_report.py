@@ -309,6 +309,7 @@ def broken(path: str, value: Any, document: dict[str, Any]) -> dict[str, Any]:
         ("comparisons.0.metrics", None, "must contain .*metrics"),
         ("comparisons.0.metrics.user_s.stock", "x", "user_s"),
         ("comparisons.0.metrics.user_s.ratio", 10**400, "user_s.ratio"),
+        ("comparisons.0.metrics.user_s.ratio", float("nan"), "is no JSON"),
     ],
 )
 def test_damaged_comparisons(path: str, value: Any, says: str, tmp_path: Path, capsys: Any) -> None:
@@ -335,7 +336,7 @@ def test_damaged_ladders(path: str, value: Any, says: str, tmp_path: Path, capsy
     refused(file, says, tmp_path, capsys)
 
 
-@pytest.mark.parametrize("text", ["", "{", "\xff", '{"schema": NaN}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 100_000])
 def test_what_is_no_json(text: str, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "result.json"
     file.write_bytes(text.encode("latin-1"))

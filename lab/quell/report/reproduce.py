@@ -23,7 +23,7 @@ def commands(documents: Sequence[Mapping[str, Any]]) -> list[str]:
             out.append(f"git checkout {shlex.quote(commit)}{note}")
         for document in documents:
             if document["environment"]["quell"] == version:
-                made = _ladder(document) if "cells" in document else list(_compare(document))
+                made = _ladder(document) if "cells" in document else _compare(document)
                 out += [line for line in made if line not in out]
     return out
 
@@ -42,7 +42,7 @@ def _compare(document: Mapping[str, Any]) -> Iterator[str]:
     boot = environment["kernels"]["quell"]["boot_parameters"]
     if boot:
         words += [f"--quell-args={shlex.join(boot)}"]
-    there = {name: workload.select([name])[0] for name in workload.known()}
+    there = _known()
     alike: dict[tuple[str, ...], list[str]] = {}
     for comparison in document["comparisons"]:
         name = comparison["workload"]
@@ -63,13 +63,29 @@ def _compare(document: Mapping[str, Any]) -> Iterator[str]:
         yield shlex.join(["./quell", "compare", "--workload", ",".join(names), *words, *options])
 
 
-def _ladder(document: Mapping[str, Any]) -> list[str]:
-    cells = document["cells"]
-    names = dict.fromkeys(cell["workload"] for cell in cells)
-    words = ["--runs", str(document["runs"])]
-    if document["deterministic"]:
-        words.append("--deterministic")
-    counts = sorted({cell["cpus"] for cell in cells})
-    if len(counts) > 1:
-        words += ["--cpus", ",".join(map(str, counts))]
-    return [shlex.join(["./quell", "ladder", "--workload", ",".join(names), *words])]
+def _known() -> dict[str, workload.Workload]:
+    """The workloads that are here, by name."""
+    return {name: workload.select([name])[0] for name in workload.known()}
+
+
+def _ladder(document: Mapping[str, Any]) -> Iterator[str]:
+    environment, there = document["environment"], _known()
+    cpus: dict[str, list[int]] = {}
+    for cell in document["cells"]:
+        if cell["cpus"] not in cpus.setdefault(cell["workload"], []):
+            cpus[cell["workload"]].append(cell["cpus"])
+    scale = document["deterministic"] and any(len(counts) > 1 for counts in cpus.values())
+    words = ["--scale", "--runs", str(environment["runs"])] if scale else _common(environment)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, counts in cpus.items():
+        memory = environment["workloads"][name]["memory_kb"] * 1024
+        known = there.get(name)
+        guest = []
+        # With --scale some workloads have another size than their own.
+        if scale or known is None or known.memory != memory:
+            guest += ["--memory", machine.format_memory(memory)]
+        if known is None or [known.cpus] != counts:
+            guest += ["--cpus", ",".join(map(str, counts))]
+        alike.setdefault(tuple(guest), []).append(name)
+    for options, names in alike.items():
+        yield shlex.join(["./quell", "ladder", "--workload", ",".join(names), *words, *options])

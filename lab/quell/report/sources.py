@@ -8,6 +8,7 @@ is wrong becomes one sentence that names the place.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +18,23 @@ from quell import results
 from quell.errors import UsageError
 from quell.paths import Cache
 
-LADDER = results.Kind(
-    "ladder.json",
-    "quell.ladder",
-    1,
-    "ladder",
-    tuple({"environment": dict, "rungs": list, "cells": list, "published": list, "absent": list}.items()),
+
+@dataclass(frozen=True)
+class _Kind:
+    """A form of kept results: its file, what results.read() wants to know, and its schema below."""
+
+    file: str
+    what: str
+    schema: str
+    command: str
+    parts: tuple[str, ...]
+
+
+_RESULT = _Kind("result.json", "result", results.SCHEMA, "compare", ("comparisons",))
+_LADDER = _Kind(
+    "ladder.json", "ladder", "quell.ladder/1", "ladder", ("rungs", "cells", "published", "absent")
 )
-_KINDS = (results.COMPARISON, LADDER)
+_KINDS = (_RESULT, _LADDER)
 
 _Schema = Mapping[str, Any]
 _TEXT: _Schema = {"type": "string"}
@@ -80,7 +90,7 @@ _ENVIRONMENT = _object(
     compiler=_TEXT,
     host=_object(cpu=_TEXT, cpus=_COUNT, kernel=_TEXT, memory_kb=_COUNT),
 )
-_COMPARISON = _object(
+_RESULT_SCHEMA = _object(
     environment=_ENVIRONMENT,
     comparisons=_list(
         _object(
@@ -95,7 +105,7 @@ _COMPARISON = _object(
     ),
 )
 _ENDS = {"from": _or_null(_NUMBER), "to": _or_null(_NUMBER), "ratio": _or_null(_NUMBER)}
-_LADDER = _object(
+_LADDER_SCHEMA = _object(
     quell=_TEXT,
     started=_TEXT,
     environment=_ENVIRONMENT,
@@ -143,19 +153,25 @@ _LADDER = _object(
 
 
 @functools.cache
-def _checker(kind: results.Kind) -> Callable[[object], object]:
+def _checker(kind: _Kind) -> Callable[[object], object]:
     import fastjsonschema
 
     compiled: Callable[[object], object] = fastjsonschema.compile(
-        dict(_COMPARISON if kind is results.COMPARISON else _LADDER)
+        dict(_RESULT_SCHEMA if kind is _RESULT else _LADDER_SCHEMA)
     )
     return compiled
 
 
-def _whole(document: dict[str, Any], file: Path, kind: results.Kind) -> dict[str, Any]:
-    """``document`` if nothing in it is missing or of another type; else ResultError."""
+def _load(file: Path, kind: _Kind) -> dict[str, Any]:
+    """The result in a file, if nothing in it is missing or of another type; else ResultError."""
     import fastjsonschema
 
+    parts = {"environment": dict, **{part: list for part in kind.parts}}
+    try:
+        document = results.read(file, kind.what, kind.schema, f"quell {kind.command}", parts)
+        json.dumps(document, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise results.ResultError(f"{file} is no JSON: {error}") from error
     try:
         _checker(kind)(document)
     except fastjsonschema.JsonSchemaValueException as error:
@@ -164,7 +180,7 @@ def _whole(document: dict[str, Any], file: Path, kind: results.Kind) -> dict[str
         raise results.ResultError(
             f"{file} is damaged: {where or 'it'} {text}".replace("\n", " ")
         ) from error
-    if kind is results.COMPARISON:
+    if kind is _RESULT:
         known = document["environment"]["workloads"]
         unknown = [c["workload"] for c in document["comparisons"] if c["workload"] not in known]
         sides = {"stock", "quell"} - set(document["environment"]["kernels"])
@@ -211,14 +227,12 @@ def named(names: Sequence[str], cache: Cache) -> Sources:
             raise UsageError(
                 f"there is no result {name}: neither a file or folder, nor a name in {cache.results}"
             )
-        kind, document = _any(path)
-        target = found.comparisons if kind is results.COMPARISON else found.ladders
-        target.append(document)
+        _add(found, path)
     return found
 
 
-def _any(path: Path) -> tuple[results.Kind, dict[str, Any]]:
-    """The result in a file or folder, whichever it is."""
+def _add(found: Sources, path: Path) -> None:
+    """Read the result in a file or folder, whichever it is."""
     if path.is_dir():
         kinds = [kind for kind in _KINDS if (path / kind.file).exists()]
         if not kinds:
@@ -226,13 +240,29 @@ def _any(path: Path) -> tuple[results.Kind, dict[str, Any]]:
             raise results.ResultError(f"{path} has neither {wanted}: it is no complete result")
         file = path / kinds[0].file
     else:
-        file = path
-    document = results.read(file)
-    schema = document.get("schema") if isinstance(document, dict) else None
-    for kind in _KINDS:
-        if isinstance(schema, str) and schema.startswith(f"{kind.schema}/"):
-            return kind, _whole(results.check(document, file, kind), file, kind)
-    raise results.ResultError(f"{file} is no result of quell compare or quell ladder")
+        file, kinds = path, [kind for kind in _KINDS if _name(path) == _name_of(kind.schema)]
+        if not kinds:
+            raise results.ResultError(f"{file} is no result of quell compare or quell ladder")
+    target = found.comparisons if kinds[0] is _RESULT else found.ladders
+    target.append(_load(file, kinds[0]))
+
+
+def _name_of(schema: object) -> str:
+    return schema.partition("/")[0] if isinstance(schema, str) else ""
+
+
+def _name(file: Path) -> str:
+    """The name of a file's schema; of a comparison's, which then says why, if it cannot be read."""
+    try:
+        document = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError):
+        return _name_of(results.SCHEMA)
+    return _name_of(document.get("schema")) if isinstance(document, dict) else ""
+
+
+def _folders(cache: Cache, kind: _Kind) -> list[Path]:
+    """The folders with a complete result of this kind, the newest first."""
+    return sorted((path.parent for path in cache.results.glob(f"*/{kind.file}")), reverse=True)
 
 
 def latest(cache: Cache) -> Sources:
@@ -241,15 +271,13 @@ def latest(cache: Cache) -> Sources:
     UsageError when there is nothing at all.
     """
     found = Sources()
-    for folder in results.folders(cache, results.COMPARISON)[:1]:
-        found.comparisons.append(_any(folder)[1])
-    have: set[bool] = set()
-    for folder in results.folders(cache, LADDER):
-        ladder = _any(folder)[1]
-        if is_scale(ladder) not in have:
-            have.add(is_scale(ladder))
+    for folder in _folders(cache, _RESULT)[:1]:
+        found.comparisons.append(_load(folder / _RESULT.file, _RESULT))
+    for folder in _folders(cache, _LADDER):
+        ladder = _load(folder / _LADDER.file, _LADDER)
+        if is_scale(ladder) not in map(is_scale, found.ladders):
             found.ladders.append(ladder)
-        if len(have) == 2:
+        if len(found.ladders) == 2:
             break
     found.ladders.sort(key=is_scale)
     if not found.comparisons and not found.ladders:
