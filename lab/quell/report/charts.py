@@ -19,7 +19,7 @@ VERDICTS = {
     stats.SAME: ("same", "square"),
 }
 # Ratios beyond these are drawn at the edge, with an arrow.
-_RATIO_LIMITS = (1e-4, 1e4)
+_RATIO_LIMITS = (1e-3, 1e3)
 
 
 def _values(values: Sequence[float]) -> str:

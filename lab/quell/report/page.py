@@ -90,7 +90,7 @@ def _compared(documents: Sequence[Mapping[str, Any]]) -> Iterator[Compared]:
                 counts=Counter(_KINDS[r.verdict] for r in rows if r.verdict in _KINDS),
                 exits=_exits(comparison["exit_codes"]),
                 ratios=[charts.ratio_row(r) for r in rows if r.matters or not matters],
-                emulated=emulated,
+                emulated=emulated and not environment["deterministic"],
                 runs=environment["runs"],
             )  # fmt: skip
 
@@ -232,6 +232,20 @@ def _extremes(parts: Sequence[Compared]) -> list[str]:
     return said
 
 
+def _emulated(parts: Sequence[Compared]) -> list[str]:
+    """How much of what was counted are emulated times, in a sentence, if any are."""
+    rows = [row for part in parts if part.emulated for row in part.later]
+    counts = Counter(_KINDS[row.verdict] for row in rows if row.verdict in _KINDS)
+    if not counts:
+        return []
+    return [
+        f"Of these, {plural(sum(counts.values()), 'figure')} "
+        f"{'is an' if sum(counts.values()) == 1 else 'are'} emulated "
+        f"time{'s' * (sum(counts.values()) != 1)}: {counts['better']:,} better, "
+        f"{counts['worse']:,} worse, {counts['same']:,} without a difference."
+    ]
+
+
 def _distance(row: table.Row) -> float:
     """How far apart both kernels are; something against nothing is farthest."""
     value = row.figure["ratio"]
@@ -358,7 +372,7 @@ def render(sources: Sources) -> str:
             f"{e['accelerator']['name'].upper()}: {e['accelerator']['times']}." for e in environments
         )),
         counts=counts,
-        extremes=_extremes(parts),
+        extremes=[*_emulated(parts), *_extremes(parts)],
         chances=list(dict.fromkeys(_chance(p.runs) for p in parts)),
         parts=parts,
         ladders=ladders,
