@@ -50,6 +50,7 @@ COMMANDS = {
         takes_command=True,
         uses_cache=False,
     ),
+    "report": Command("quell.commands.report", "the kept results as one HTML file with plots"),
     "figures": Command("quell.commands.figures", "the project's headline figures, measured here"),
     "ladder": Command(
         "quell.commands.ladder",

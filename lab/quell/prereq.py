@@ -76,6 +76,11 @@ MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),
 )
+# The report is looked at in it, in the tests only. Without fonts a browser draws no text.
+BROWSER = (
+    Prerequisite("chromium", "chromium", "tests the report in a browser"),
+    Prerequisite("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf", "fonts-dejavu-core", "tests the report"),
+)
 ALL = BUILD + VM
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from quell import machine, measure, stats, ui
@@ -58,15 +59,54 @@ def order(comparison: Mapping[str, Any], *, emulated: bool) -> list[str]:
     metrics, extras, own = (comparison[k] for k in ("metrics", "extras", "figures"))
     first = [n for n in comparison.get("matters", []) if n in metrics or n in extras or n in own]
     rest = [n for n in metrics if n not in first]
-    # The sort is stable: within both groups the order stays.
     names = [*first, *rest]
     if emulated:
-        carries = {n for n in names if n not in _ALL or _ALL[n].carries_over}
-        carries -= {n for n in own if own[n]["unit"] in ("s", "ms", "us", "ns")}
-        names = [n for n in first if n in carries]
-        names += [n for n in rest if n in carries]
-        names += [n for n in [*first, *rest] if n not in carries]
+        carried = [n for n in names if carries_over(comparison, n)]
+        names = [*carried, *(n for n in names if n not in carried)]
     return [*names, *(n for n in own if n not in names)]
+
+
+def carries_over(comparison: Mapping[str, Any], name: str) -> bool:
+    """Whether emulation leaves this figure as it is on hardware, as far as is known."""
+    own = comparison["figures"].get(name)
+    if own is not None and own["unit"].rpartition("/")[2] in ("s", "ms", "us", "ns"):
+        return False
+    return name not in _ALL or _ALL[name].carries_over
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of a comparison as tables show it; ``figure`` is what stands in the result."""
+
+    key: str
+    label: str
+    stock: str
+    quell: str
+    ratio: str
+    verdict: str
+    matters: bool
+    figure: Mapping[str, Any]
+
+
+def rows(comparison: Mapping[str, Any], *, emulated: bool) -> list[Row]:
+    """A comparison's table, row by row, in the order of ``order()``."""
+    matters = set(comparison.get("matters", []))
+    out = []
+    for key in order(comparison, emulated=emulated):
+        label, figure = _row(comparison, key)
+        out.append(
+            Row(
+                key,
+                label,
+                span(figure["stock"]),
+                span(figure["quell"]),
+                ratio(figure["ratio"]),
+                figure["verdict"] or "-",
+                key in matters,
+                figure,
+            )
+        )
+    return out
 
 
 def _row(comparison: Mapping[str, Any], name: str) -> tuple[str, Mapping[str, Any]]:
@@ -106,43 +146,57 @@ def print_result(result: Mapping[str, Any], summaries: Mapping[str, str], out: C
     environment = result["environment"]
     emulated = environment["accelerator"]["name"] == "tcg"
     for comparison in result["comparisons"]:
-        name = comparison["workload"]
-        facts = environment["workloads"][name]
-        memory = machine.format_memory(facts["memory_kb"] * 1024)
-        runs = environment["runs"]
-        head = f"{name}: {summaries.get(name) or ' '.join(facts['command'])}"
-        guest = f"{memory} memory, {facts['cpus']} CPUs, {runs} run{'s' * (runs > 1)} each"
+        head, guest = heading(environment, comparison["workload"], summaries)
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("figure: median (min-max)", overflow="fold")
         for column in ("stock", "Quell", "ratio"):
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("verdict")
-        matters = set(comparison.get("matters", []))
-        for key in order(comparison, emulated=emulated):
-            label, figure = _row(comparison, key)
+        for row in rows(comparison, emulated=emulated):
             table.add_row(
-                Text(label, style="bold" if key in matters else ""),
-                span(figure["stock"]),
-                span(figure["quell"]),
-                ratio(figure["ratio"]),
-                Text(figure["verdict"] or "-", style=_STYLES.get(figure["verdict"] or "", "")),
+                Text(row.label, style="bold" if row.matters else ""),
+                row.stock,
+                row.quell,
+                row.ratio,
+                Text(row.verdict, style=_STYLES.get(row.verdict, "")),
             )
         out.print(Text(head, style="bold"))
         out.print(Text(guest))
         out.print(table)
 
 
-def print_accelerator(result: Mapping[str, Any], out: Console) -> None:
-    """What the accelerator means for the figures, in a line or two."""
-    environment = result["environment"]
+def heading(
+    environment: Mapping[str, Any], workload: str, summaries: Mapping[str, str]
+) -> tuple[str, str]:
+    """What stands above a workload's table: what it is, and in what guests it ran."""
+    facts = environment["workloads"][workload]
+    memory = machine.format_memory(facts["memory_kb"] * 1024)
+    runs = environment["runs"]
+    return (
+        f"{workload}: {summaries.get(workload) or ' '.join(facts['command'])}",
+        f"{memory} memory, {facts['cpus']} CPUs, {runs} run{'s' * (runs > 1)} each",
+    )
+
+
+def accelerator_lines(environment: Mapping[str, Any]) -> list[str]:
+    """The kernels, and what the accelerator means for the figures: two lines or three."""
     accelerator = environment["accelerator"]
     kernels = environment["kernels"]
     releases = f"{kernels['stock']['release']} against {kernels['quell']['release']}"
-    out.print(f"Linux {environment['kernel_source']}: {releases}")
-    out.print(f"{accelerator['name'].upper()} ({accelerator['reason']}): {accelerator['times']}.")
+    lines = [
+        f"Linux {environment['kernel_source']}: {releases}",
+        f"{accelerator['name'].upper()} ({accelerator['reason']}): {accelerator['times']}.",
+    ]
     if accelerator["name"] == "tcg":
         names = [m.title for m in measure.METRICS if m.carries_over]
-        out.print(f"What carries over to hardware comes first: {', '.join(names)}.")
+        lines.append(f"What carries over to hardware comes first: {', '.join(names)}.")
+    return lines
+
+
+def print_accelerator(result: Mapping[str, Any], out: Console) -> None:
+    """What the accelerator means for the figures, in a line or two."""
+    for line in accelerator_lines(result["environment"]):
+        out.print(line)
 
 
 def print_claims(rows: Sequence[Mapping[str, Any]], out: Console) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -34,15 +35,15 @@ def missing_packages(requirements: Path) -> list[str]:
     return missing
 
 
-def install(cache: Cache) -> None:
-    """Put the test packages into the environment that runs us. UsageError without a network."""
-    requirements = repo_root() / "lab/requirements-test.txt"
+def install(cache: Cache, file: str = "requirements-test.txt", what: str = "pytest and mypy") -> None:
+    """Put the packages of a file into the environment that runs us. UsageError without a network."""
+    requirements = repo_root() / "lab" / file
     if not missing_packages(requirements):
         return
     with cache.lock("python-test"):
         if not missing_packages(requirements):
             return
-        ui.note("installing pytest and mypy into the Python environment")
+        ui.note(f"installing {what} into the Python environment")
         try:
             proc.run(
                 [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
@@ -51,8 +52,7 @@ def install(cache: Cache) -> None:
             )  # fmt: skip
         except QuellError as error:
             raise UsageError(
-                "the Python packages in lab/requirements-test.txt could not be installed "
-                "(is there a network?)",
+                f"the Python packages in lab/{file} could not be installed (is there a network?)",
                 detail=proc.tail(error.detail, 5),
             ) from error
 
@@ -69,6 +69,28 @@ def pytest_counts(output: str) -> tuple[int, int, int]:
     return passed, failed, counts.get("skipped", 0)
 
 
+def _environment() -> dict[str, str]:
+    """What pytest and mypy are run with."""
+    lab = repo_root() / "lab"
+    return {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+
+
+def run_tests(folder: str, env: Mapping[str, str] | None = None) -> CheckResult:
+    """Run pytest on a folder or file below ``lab``, with ``env`` besides."""
+    tests = proc.run(
+        [sys.executable, "-m", "pytest", "-q", folder],
+        cwd=repo_root() / "lab",
+        env={**_environment(), **(env or {})},
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    passed, failed, skipped = pytest_counts(tests.stdout)
+    if tests.returncode == 0:
+        return CheckResult(passed, failed, skipped)
+    # It may have stopped before any test.
+    return CheckResult(passed, max(failed, 1), skipped, tests.stdout + tests.stderr)
+
+
 def run(cache: Cache) -> CheckResult:
     """Run both."""
     install(cache)
@@ -76,23 +98,12 @@ def run(cache: Cache) -> CheckResult:
     # Each repository with its own, so that two do not disturb each other.
     where = hashlib.sha256(os.fsencode(lab)).hexdigest()[:12]
     state = cache.folder("checks") / where
-    env = {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
-    tests = proc.run(
-        [sys.executable, "-m", "pytest", "-q", "tests"],
-        cwd=lab,
-        env=env,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    passed, failed, skipped = pytest_counts(tests.stdout)
-    details = ""
-    if tests.returncode != 0:
-        failed = max(failed, 1)  # it may have stopped before any test
-        details = tests.stdout + tests.stderr
+    tests = run_tests("tests")
+    passed, failed, details = tests.passed, tests.failed, tests.details
     types = proc.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", state / "mypy", "quell"],
         cwd=lab,
-        env=env,
+        env=_environment(),
         timeout=_TIMEOUT_S,
         check=False,
     )
@@ -101,4 +112,4 @@ def run(cache: Cache) -> CheckResult:
     else:
         failed += 1
         details += types.stdout + types.stderr
-    return CheckResult(passed, failed, skipped, details)
+    return CheckResult(passed, failed, tests.skipped, details)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run every check, part after part: lab, checkpatch, export, w1, models, kunit, vm, torture.
+"""Run every check, part after part: lab, report, checkpatch, export, w1, models, kunit, vm, torture.
 
-lab is the lab's own tests and types, checkpatch and w1 the kernel part's
-style and warnings, export the series of ./quell export applied with git am,
-models its protocol checked with spin, kunit its unit tests in a VM, vm what
+lab is the lab's own tests and types, report the page of ./quell report in a
+browser, checkpatch and w1 the kernel part's style and warnings, export the
+series of ./quell export applied with git am, models its protocol checked with spin, kunit its unit tests in a VM, vm what
 only booted kernels show, torture lazy unmap flush under attack on the debug
 kernel. Only where they are named, or with --full: mutants, the same with each
 deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
@@ -28,6 +28,7 @@ from quell.paths import Cache
 
 PARTS = {
     "lab": "quell.checks.lab",
+    "report": "quell.checks.report",
     "checkpatch": "quell.checks.checkpatch",
     "export": "quell.checks.export",
     "w1": "quell.checks.w1",

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kept results as one HTML file, with tables and plots, that needs no network.
+
+Without RESULT: the latest comparison, the latest ladder, and the latest ladder
+over several numbers of vCPUs, as far as they exist. RESULT is a folder, a file, or
+the name of a folder among the kept results; several may be named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from quell import paths, ui
+from quell.errors import UsageError
+from quell.paths import Cache
+from quell.report import sources
+
+DEFAULT = "quell-report.html"
+
+EXAMPLES = """\
+./quell report
+./quell report -o /tmp/report.html 20261121T113239Z
+./quell report ~/results/before ~/results/after
+./quell report -o - > report.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("results", nargs="*", metavar="RESULT", help="these results (the latest)")
+    parser.add_argument(
+        "--output", "-o", type=Path, default=Path(DEFAULT), metavar="FILE",
+        help=f"where the page goes, - for standard output ({DEFAULT})",
+    )  # fmt: skip
+
+
+def _check(file: Path) -> None:
+    """UsageError when the page cannot go there."""
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; -o takes a file")
+    if file.exists() and not file.is_file():
+        raise UsageError(f"{file} is no regular file; -o - writes to standard output")
+    if not file.parent.is_dir():
+        raise UsageError(f"there is no folder {file.parent} for {file.name}")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Read everything, then write the page, whole or not at all."""
+    # jinja2 and what the charts need are only imported here.
+    from quell.report import page
+
+    to_stdout = str(args.output) == "-"
+    # A link stays; what it names is replaced.
+    target = args.output.resolve()
+    if not to_stdout:
+        _check(target)
+    cache = Cache()
+    found = sources.named(args.results, cache) if args.results else sources.latest(cache)
+    text = page.render(found)
+    if to_stdout:
+        sys.stdout.write(text)
+        return 0
+    paths.write_atomic(target, text)
+    print(args.output)
+    ui.note(f"{ui.size(len(text.encode()))}; open it in a browser")
+    return 0
