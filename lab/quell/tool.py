@@ -136,9 +136,12 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
         # cmake takes the compiler and flags of the user's environment.
         "CC": "gcc", "CXX": "g++", "CFLAGS": "", "CXXFLAGS": "", "LDFLAGS": "",
     }  # fmt: skip
-    configure = ["cmake", "-G", "Unix Makefiles", "-S", tool.folder, "-B", objects]
-    configure += [f"-DSOURCE={source}", "-DCMAKE_BUILD_TYPE=Release"]
-    make = ["make", "-C", objects, f"-j{os.cpu_count() or 1}", tool.name]
+    steps: list[list[str | Path]] = [
+        ["tar", "-xzf", archive, "-C", source, "--strip-components=1", "--no-same-owner"],
+        ["cmake", "-G", "Unix Makefiles", "-S", tool.folder, "-B", objects,
+         f"-DSOURCE={source}", "-DCMAKE_BUILD_TYPE=Release"],
+        ["make", "-C", objects, f"-j{os.cpu_count() or 1}", tool.name],
+    ]  # fmt: skip
     started = time.monotonic()
     with ui.progress(f"building {tool.package} {tool.version}", 100) as bar:
 
@@ -146,8 +149,7 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
             if match := _STEP.match(line):
                 bar.update(completed=int(match[1]))
 
-        unpack = ["tar", "-xzf", archive, "-C", source, "--strip-components=1"]
-        for argv in (unpack + ["--no-same-owner"], configure, make):
+        for argv in steps:
             result = proc.run(
                 argv, log=log, env=env, check=False, on_line=on_line, timeout=_TIMEOUT_S
             )

@@ -207,7 +207,12 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
 
 def _tool(part: _Reader, folder: Path) -> tools.Tool:
     tool = tools.Tool(
-        *(part.text(key) for key in ("name", "package", "version", "sha256", "own")), folder
+        name=part.text("name"),
+        package=part.text("package"),
+        version=part.text("version"),
+        sha256=part.text("sha256"),
+        own=part.text("own"),
+        folder=folder,
     )
     part.end()
     if not re.fullmatch(r"[0-9a-f]{64}", tool.sha256):
