@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SIDES = ("stock", "quell")
 # The name of the user's own command among the comparisons.
 OWN_COMMAND = "command"
+_SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def plan_for(prepared: Prepared, memory: int, cpus: int, *, deterministic: bool 
         prepared.argv,
         data=prepared.data,
         ram=deterministic and prepared.data is not None,
-        stage=prepared.program,
+        stage=prepared.programs,
         writes=workload.writes,
     )
     slow = DETERMINISTIC_SLOWDOWN if deterministic else 1
@@ -190,6 +191,7 @@ def measure_all(
     with ui.progress("measuring", total=len(plans) * runs * len(sides)) as progress:
         for plan in plans:
             samples: dict[str, list[measure.Sample]] = {side: [] for side in sides}
+            same: _Same | None = None
             for number in range(1, runs + 1):
                 for side in sides:
                     progress.update(description=f"{plan.name}: {side}, run {number} of {runs}")
@@ -197,6 +199,8 @@ def measure_all(
                     rundir.mkdir(parents=True)
                     try:
                         sample = guests.run(side, kernels[side], plan, rundir)
+                        if not plan.own:
+                            same = _check_same(same, _Same(side, number, sample.same), rundir)
                     except QuellError as error:
                         error.message = _named(error.message, plan, called.format(side))
                         error.args = (error.message,)
@@ -208,6 +212,34 @@ def measure_all(
                     progress.advance()
             done.append(Measured(plan, samples))
     return done
+
+
+@dataclass(frozen=True)
+class _Same:
+    """What a run said has to be the same in every run."""
+
+    side: str
+    number: int
+    said: Mapping[str, str]
+
+
+def _check_same(first: _Same | None, run: _Same, rundir: Path) -> _Same:
+    """The first run, with which ``run`` has to agree; QuellError if it does not."""
+    if first is None:
+        return run
+    for name in sorted({*first.said, *run.said}):
+        texts = [one.said.get(name, "nothing") for one in (first, run)]
+        if texts[0] != texts[1]:
+            raise QuellError(
+                f"{name} should be the same in every run, but run {first.number} under the "
+                f"{first.side} kernel and run {run.number} under the {run.side} kernel differ",
+                detail="\n".join(
+                    f"{one.side} {one.number}: {text[:_SHOWN_CHARACTERS]}"
+                    for one, text in zip((first, run), texts, strict=True)
+                ),
+                log=rundir / "stdout",
+            )
+    return first
 
 
 def _named(message: str, plan: Plan, called: str) -> str:

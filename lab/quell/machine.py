@@ -127,8 +127,8 @@ class Job:
 
     ``env`` is its whole environment. ``data`` is an ext4 image (a file of the
     host, never written to) that the guest mounts at ``measure.DATA_DIR``, from
-    a RAM disk if ``ram``. ``stage`` is a program of the host that the guest copies
-    to ``measure.STAGE_DIR`` first, so that it does not run off 9p. ``writes`` maps
+    a RAM disk if ``ram``. ``stage`` are programs of the host that the guest copies
+    to ``measure.STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
     files of the guest (/sys, /proc) to what is written to them before the command
     starts.
     """
@@ -138,7 +138,7 @@ class Job:
     cwd: str = "/"
     data: Path | None = None
     ram: bool = False
-    stage: Path | None = None
+    stage: Sequence[Path] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self, terminal: tuple[int, int] | None = None) -> bytes:
@@ -150,8 +150,7 @@ class Job:
             pairs.append(("data", "vda"))
             if self.ram:
                 pairs.append(("ram", "1"))
-        if self.stage is not None:
-            pairs.append(("stage", str(self.stage)))
+        pairs += [("stage", str(path)) for path in self.stage]
         pairs += [("write", f"{path}={value}") for path, value in self.writes.items()]
         if terminal is not None:
             pairs += [("tty", "hvc0"), ("rows", str(terminal[0])), ("cols", str(terminal[1]))]
@@ -792,7 +791,7 @@ def run_script(
     timeout: float = 120,
     accel: str = "auto",
     data: Path | None = None,
-    stage: Path | None = None,
+    stage: Sequence[Path] = (),
     env: Mapping[str, str] | None = None,
     fail_on_oops: bool = True,
     boot_timeout: float | None = None,

@@ -195,14 +195,26 @@ def parse_figures(stdout: str) -> dict[str, Figure]:
     return figures
 
 
+_SAME = re.compile(r"^same ([A-Za-z0-9_.-]+) (.*?)\s*$", re.MULTILINE)
+
+
+def parse_same(stdout: str) -> dict[str, str]:
+    """The ``same NAME TEXT`` lines in a program's output: what no kernel may change."""
+    return dict(_SAME.findall(stdout))
+
+
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one run: METRICS, further counters, and the program's own."""
+    """The figures of one run: METRICS, further counters, and the program's own.
+
+    ``same`` is what the program says has to be the same in every run.
+    """
 
     metrics: dict[str, Number]
     extras: dict[str, Number] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
     exit_code: int = 0
+    same: dict[str, str] = field(default_factory=dict)
 
 
 _EXTRA_COUNTERS = re.compile(
@@ -269,4 +281,5 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False) -> 
         extras,
         parse_figures(stdout),
         code if status == "exited" else 128 + code,
+        parse_same(stdout),
     )

@@ -72,6 +72,10 @@ SELFTESTS = (
     Prerequisite("setpriv", "util-linux", "runs the kernel's selftests"),
     Prerequisite("losetup", "mount", "runs the kernel's selftests"),
 )
+TOOLS = (
+    Prerequisite("cmake", "cmake", "builds llama.cpp"),
+    Prerequisite("g++", "g++", "builds llama.cpp"),
+)
 MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),

@@ -105,6 +105,9 @@ def choose(options: Options, kernels: Mapping[str, Kernel], cache: Cache) -> mac
 def measure(options: Options, cache: Cache) -> Outcome:
     """Build both kernels, measure, and keep the result. Errors as everywhere: QuellError."""
     workloads = [] if options.command is not None else workload.select(options.workloads)
+    for item in workloads:
+        if item.tool is not None:
+            item.tool.own_program()  # says what is wrong before anything is built
     if options.runs == 1:
         ui.warn("with one run a side there is no spread: every difference counts as one")
     origin, kernels = build(options.tree, cache, compare.SIDES)

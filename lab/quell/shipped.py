@@ -27,6 +27,9 @@ _END = """\
 .TP
 .B QUELL_CACHE
 the folder of everything that is downloaded, built and measured (~/.cache/quell)
+.TP
+.B QUELL_LLAMA
+a llama.cpp program (llama\\-completion) for the workload llm, instead of the one that is built for it
 .SH EXIT STATUS
 0: all is well. 1: a check, a comparison or the command that was run failed. 2: bad usage, or
 something that is needed is missing. 130: interrupted.

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quell import machine, measure, prereq, proc, ui
+from quell import machine, measure, packages, prereq, proc, ui
+from quell import tool as tools
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, repo_root, require_space
 
@@ -30,12 +32,14 @@ class Data:
     """A disk image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty.
 
     ``programs`` are those that ``make`` takes from Debian's packages, with the package.
+    ``requirements`` is a requirements file in the workload's folder: what {python} needs for it.
     """
 
     make: tuple[str, ...]
     size: str = ""
     filesystem: str = "ext4"
     programs: Mapping[str, str] = field(default_factory=dict)
+    requirements: str = ""
 
     def bytes_for(self, memory: int) -> int:
         """Bytes of data for a guest with ``memory`` bytes: "4x" is four times that; 0 if unset."""
@@ -56,6 +60,7 @@ class Workload:
     ``base`` is the workload whose program (and data, if it says nothing else
     about them) this one uses. Without ``default`` it is measured only when
     named. ``figures`` are those that the program prints and others refer to.
+    ``tool`` is another's program that it runs.
     """
 
     name: str
@@ -76,6 +81,7 @@ class Workload:
     base: Workload | None = None
     default: bool = True
     figures: tuple[str, ...] = ()
+    tool: tools.Tool | None = None
 
     def nodes_for(self, memory: int) -> tuple[int, ...]:
         """The NUMA nodes of a guest with ``memory`` bytes: in proportion, in whole MiB."""
@@ -170,10 +176,14 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
         size = part.text("size") if "size" in part.table else data.size if data else ""
         inherited = data.programs if data else {}
         programs = part.part("programs").rest() if "programs" in part.table else inherited
-        data = Data(make, size, filesystem, programs)
+        needs = part.text("requirements") if "requirements" in part.table else data.requirements if data else ""
+        data = Data(make, size, filesystem, programs, needs)
         part.end()
         if data.size and not re.fullmatch(r"\d+(\.\d+)?x|\d+[KMG]", data.size):
             raise part.wrong("size", 'a multiple of guest memory ("4x") or a size ("64M")')
+    tool = base.tool if base else None
+    if "tool" in top.table:
+        tool = _tool(top.part("tool"), folder)
     nodes = tuple(map(machine.parse_memory, guest.texts("nodes", ())))
     if nodes and "memory" in guest.table:
         raise guest.wrong("memory", "left out: the nodes make it up")
@@ -196,6 +206,7 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
         base=base,
         default=top.flag("default", True),
         figures=top.texts("figures", ()),
+        tool=tool,
     )
     for part in (top, guest, program, run):
         part.end()
@@ -204,6 +215,21 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
     if not workload.argv:
         raise run.wrong("argv", "a command")
     return workload
+
+
+def _tool(part: _Reader, folder: Path) -> tools.Tool:
+    tool = tools.Tool(
+        name=part.text("name"),
+        package=part.text("package"),
+        version=part.text("version"),
+        sha256=part.text("sha256"),
+        own=part.text("own"),
+        folder=folder,
+    )
+    part.end()
+    if not re.fullmatch(r"[0-9a-f]{64}", tool.sha256):
+        raise part.wrong("sha256", "64 hexadecimal digits")
+    return tool
 
 
 def known(root: Path | None = None) -> list[str]:
@@ -231,25 +257,37 @@ def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A workload ready to run with a certain guest memory: program and data image in the cache."""
+    """A workload ready to run with a certain guest memory: program and data image in the cache.
+
+    ``tool`` is its tool as built here, None if it has none or it is the user's own.
+    """
 
     workload: Workload
     argv: tuple[str, ...]
     data: Path | None
     program: Path | None
+    tool: Path | None = None
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        """What the guest needs a copy of."""
+        return tuple(path for path in (self.program, self.tool) if path is not None)
 
 
 def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, str]) -> Prepared:
     """Build the program and make the data image, or find both in the cache.
 
     ``memory`` is the guest's, in bytes. ``values`` are what {NAME} may be in a
-    command, besides {program}, {workload} (its folder), {data}, {bytes}, {out},
-    {packages} (where the data's ``programs`` are): {cpus} (else the workload's
-    own), {kernel_source}, {kernel_build} and their {kernel_key}.
+    command, besides {program}, {tool}, {workload} (its folder), {data}, {bytes}, {out},
+    {python} (the lab's), {packages} (where the data's ``programs`` are): {cpus} (else
+    the workload's own), {kernel_source}, {kernel_build} and their {kernel_key}.
     """
     # Program and data are the base's, so that both are made once.
     maker = workload.base or workload
     base = {"cpus": str(workload.cpus), **values, "workload": str(maker.folder)}
+    base["python"] = sys.executable
+    own = workload.tool.own_program() if workload.tool else None
+    built = tools.build(workload.tool, cache) if workload.tool and not own else None
     program = _program(maker, cache) if maker.sources else None
     if program is not None:
         base["program"] = str(program)
@@ -265,7 +303,10 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
         base["data"] = measure.DATA_DIR
     if program is not None:
         base["program"] = f"{measure.STAGE_DIR}/{program.name}"
-    return Prepared(workload, _fill(workload.argv, base, workload), data, program)
+    if workload.tool is not None:
+        # The user's own may need what lies beside it: it runs where it is.
+        base["tool"] = str(own or f"{measure.STAGE_DIR}/{workload.tool.name}")
+    return Prepared(workload, _fill(workload.argv, base, workload), data, program, built)
 
 
 def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) -> tuple[str, ...]:
@@ -332,7 +373,7 @@ def _image(
         assert found is not None
         facts.append(hashlib.sha256(Path(found).read_bytes()).hexdigest())
     for path in sorted(workload.folder.iterdir()):
-        if any(path.name in word for word in data.make):
+        if path.name == data.requirements or any(path.name in word for word in data.make):
             facts.append(hashlib.sha256(path.read_bytes()).hexdigest())
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     key = f"{workload.name}-data-{digest}"
@@ -344,6 +385,8 @@ def _image(
             return image
         what = f"the data of workload {workload.name}"
         require_space(cache.data, size * 2 + 64 * MIB, what)
+        if data.requirements:
+            packages.install(workload.folder / data.requirements, what, cache)
         ui.note(f"making {what}{f' ({ui.size(size)})' if size else ''} ...")
         with atomic_dir(image.parent) as temp:
             with tempfile.TemporaryDirectory(prefix="root-", dir=temp) as root:

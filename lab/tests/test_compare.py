@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,34 @@ def test_figures_of_programs_and_counters_of_one_kernel(tmp_path: Path) -> None:
     rate = entry["figures"]["rate"]
     assert (rate["verdict"], rate["better"], rate["unit"]) == (stats.BETTER, "higher", "pages/s")
     assert entry["extras"]["luf_drains"]["stock"] is None
+
+
+def test_what_should_be_the_same(tmp_path: Path) -> None:
+    def answer(side: str, name: str, n: int) -> measure.Sample:
+        wrong = name == "b" and side == "quell" and n == 2
+        return replace(sample(), same={"output": "7:beef" if wrong else "7:f00d", "x": "1"})
+
+    folder = tmp_path / "good"
+    assert compare.measure_all(KERNELS, [plan("a")], 2, FakeGuests(answer), folder)
+    with pytest.raises(QuellError) as caught:
+        compare.measure_all(KERNELS, [plan("a"), plan("b")], 2, FakeGuests(answer), tmp_path)
+    assert caught.value.message == (
+        "workload b, quell kernel: output should be the same in every run, but run 1 under the "
+        "stock kernel and run 2 under the quell kernel differ"
+    )
+    assert caught.value.detail == "stock 1: 7:f00d\nquell 2: 7:beef"
+    # The user's own command may print what it likes.
+    own = [plan("b", own=True)]
+    assert compare.measure_all(KERNELS, own, 2, FakeGuests(answer), tmp_path / "own")
+
+
+def test_what_only_one_run_says(tmp_path: Path) -> None:
+    def answer(side: str, name: str, n: int) -> measure.Sample:
+        return replace(sample(), same={"output": "7:f00d"} if side == "stock" else {})
+
+    with pytest.raises(QuellError, match="output should be the same") as caught:
+        compare.measure_all(KERNELS, [plan()], 1, FakeGuests(answer), tmp_path)
+    assert caught.value.detail == "stock 1: 7:f00d\nquell 1: nothing"
 
 
 def test_a_run_that_fails_ends_it_all(tmp_path: Path) -> None:

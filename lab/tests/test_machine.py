@@ -120,6 +120,8 @@ def test_job_encoding() -> None:
     assert job.encode() == (
         b"arg\0sh\0arg\0-c\0arg\0a b\n\0env\0A=1=2\0cwd\0/x\0write\0/sys/f=0\0"
     )
+    staged = machine.Job(["a"], env={}, stage=(Path("/x/a"), Path("/y/b")))
+    assert staged.encode() == b"arg\0a\0cwd\0/\0stage\0/x/a\0stage\0/y/b\0"
     terminal = ["tty", "hvc0", "rows", "24", "cols", "80", ""]
     assert job.encode((24, 80)).decode().endswith("\0".join(terminal))
     with pytest.raises(UsageError):

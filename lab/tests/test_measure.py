@@ -28,7 +28,8 @@ def test_recorded_guest() -> None:
     frames = measure.parse_frames(RECORDED)
     assert frames.failure is None
     assert frames.status == ("exited", 0, "")
-    sample = measure.sample(frames, "noise\nfigure ns_per_page 12.5 ns\nfigure+ rate 3 pages/s\n")
+    said = "noise\nfigure ns_per_page 12.5 ns\nfigure+ rate 3 pages/s\nsame out 7: a b\n"
+    sample = measure.sample(frames, said)
     assert set(sample.metrics) == {m.name for m in measure.METRICS}
     assert sample.metrics["pages_scanned"] == 957456
     assert sample.metrics["pages_reclaimed"] == 470570
@@ -44,6 +45,7 @@ def test_recorded_guest() -> None:
     assert sample.extras["kswapd_s"] > 0
     assert sample.figures["ns_per_page"] == measure.Figure(12.5, "ns", False)
     assert sample.figures["rate"].higher_is_better
+    assert sample.same == {"out": "7: a b"}
 
 
 def test_instructions_only_when_deterministic() -> None:

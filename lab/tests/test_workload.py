@@ -31,6 +31,7 @@ size = "0.01x"
 argv = ["{program}", "{data}/data", "{bytes}"]
 timeout_s = 9
 """
+TOOL = "[tool]\nname='x'\npackage='y'\nversion='1'\nown='Z'\nsha256='" + "aa" * 32 + "'\n"
 PROGRAM = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
 
 
@@ -74,6 +75,8 @@ def test_sizes() -> None:
         ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "a should be a text"),
         ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
         ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
+        ("[guest]", "[tool]\nname = 'x'\n[guest]", "package should be a text"),
+        ("[guest]", TOOL.replace("aa", "xy") + "[guest]", "sha256 should be 64 hexadecimal digits"),
         ("[guest]", "[guest", "is no TOML"),
     ],
 )

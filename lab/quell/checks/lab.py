@@ -7,54 +7,20 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Mapping
-from importlib import metadata
-from pathlib import Path
 
-from quell import proc, ui
+from quell import packages, proc
 from quell.checks import CheckResult
-from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
 _TIMEOUT_S = 900
 
 
-def missing_packages(requirements: Path) -> list[str]:
-    """The lines ``name==version`` of a requirements file that this Python does not have."""
-    missing = []
-    for line in requirements.read_text().splitlines():
-        name, _, version = line.partition("==")
-        if not version or line.startswith("#"):
-            continue
-        try:
-            have = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            have = ""
-        if have != version:
-            missing.append(line)
-    return missing
-
-
-def install(cache: Cache, file: str = "requirements-test.txt", what: str = "pytest and mypy") -> None:
-    """Put the packages of a file into the environment that runs us. UsageError without a network."""
-    requirements = repo_root() / "lab" / file
-    if not missing_packages(requirements):
-        return
-    with cache.lock("python-test"):
-        if not missing_packages(requirements):
-            return
-        ui.note(f"installing {what} into the Python environment")
-        try:
-            proc.run(
-                [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                 "--no-input", "--timeout", "15", "--retries", "2", "-r", requirements],
-                timeout=600,
-            )  # fmt: skip
-        except QuellError as error:
-            raise UsageError(
-                f"the Python packages in lab/{file} could not be installed (is there a network?)",
-                detail=proc.tail(error.detail, 5),
-            ) from error
+def install(cache: Cache) -> None:
+    """Put the test packages into the environment that runs us. UsageError without a network."""
+    packages.install(repo_root() / "lab/requirements-test.txt", "pytest and mypy", cache)
+    # A test makes a small file of weights.
+    needed = repo_root() / "workloads/llm/requirements.txt"
+    packages.install(needed, "what makes the weights of workload llm", cache)
 
 
 def pytest_counts(output: str) -> tuple[int, int, int]:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from quell import prereq
+from quell import packages, prereq
 from quell.checks import CheckResult, lab
-from quell.paths import Cache
+from quell.paths import Cache, repo_root
 
 
 def run(cache: Cache) -> CheckResult:
     """Install the browser and its driver if they are not here, and run the tests."""
     prereq.ensure(prereq.BROWSER)
     lab.install(cache)
-    lab.install(cache, "requirements-browser.txt", "playwright and axe-core")
+    needed = repo_root() / "lab/requirements-browser.txt"
+    packages.install(needed, "playwright and axe-core", cache)
     chromium = prereq.which("chromium")
     assert chromium is not None
     return lab.run_tests("tests/browser", {"QUELL_CHROMIUM": chromium})

@@ -164,7 +164,7 @@ def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
     ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
     for args, parks in (((), True), (("quell=off",), False)):
         guest = machine.run_script(
-            image, list(ready.argv), data=ready.data, stage=ready.program, memory=memory, append=args,
+            image, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=args,
             timeout=300, cache=cache,
         )  # fmt: skip
         name = f"mapped-read in {memory}" + (f" with {args[0]}" if args else "")
@@ -213,7 +213,7 @@ def _surroundings(tally: _Tally, image: Path, cache: Cache) -> None:
     for name, (script, memory, append) in _SURROUNDINGS.items():
         guest = machine.run_script(
             image, script.replace("WORK", shlex.join(ready.argv)), data=ready.data,
-            stage=ready.program, memory=memory, append=append, timeout=300, cache=cache,
+            stage=ready.programs, memory=memory, append=append, timeout=300, cache=cache,
         )  # fmt: skip
         parked = -1
         if guest.frames:
@@ -303,7 +303,7 @@ def _top(tally: _Tally, image: Path, cache: Cache) -> None:
         " $(cat /tmp/t/events/enable)"
     )
     guest = machine.run_script(
-        image, script, stage=ready.program, memory="512M", timeout=300, cache=cache
+        image, script, stage=ready.programs, memory="512M", timeout=300, cache=cache
     )
     start = guest.stdout.find("{\n")
     end = guest.stdout.rfind("}\nleft:") + 1

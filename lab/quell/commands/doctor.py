@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from quell import build, prereq, source, ui, workload
-from quell.checks.lab import missing_packages
+from quell import build, packages, prereq, source, ui, workload
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
@@ -76,7 +75,7 @@ def _workloads() -> Iterator[Check]:
 
 
 def _python() -> Iterator[Check]:
-    wrong = missing_packages(repo_root() / "lab/requirements.txt")
+    wrong = packages.missing(repo_root() / "lab/requirements.txt")
     if wrong:
         mend = f"rm -r {Cache().root / 'venv'}, then ./quell doctor"
         yield Check("python", "missing", ", ".join(wrong), mend)

@@ -19,7 +19,7 @@
  *   data DEV    ext4 or xfs disk to mount at /run/quell/data, DEV as in vda
  *   ram 1       copy DEV to /dev/ram0 first and mount that
  *   stage PATH  copy this file to /run/quell/bin, so that running it from there
- *               never waits for 9p
+ *               never waits for 9p; may be given more than once
  *   write S     PATH=VALUE, written before anything is counted
  *   tty S       run on this terminal (hvc0), not on the ports
  *   rows N, cols N      its size
@@ -66,6 +66,7 @@
 #define CGROUP		"/sys/fs/cgroup/quell"
 #define MAX_WORDS	4096
 #define MAX_KSWAPD	64
+#define MAX_STAGES	8
 
 struct buf {
 	char *p;
@@ -77,8 +78,8 @@ static unsigned int sections;
 
 static struct {
 	char *argv[MAX_WORDS + 1], *env[MAX_WORDS + 1], *write[MAX_WORDS];
-	int argc, envc, writec;
-	const char *cwd, *data, *stage, *tty;
+	int argc, envc, writec, stagec;
+	const char *cwd, *data, *stage[MAX_STAGES], *tty;
 	int ram;
 	struct winsize size;
 } job = { .cwd = "/" };
@@ -269,6 +270,8 @@ static void read_job(const char *path)
 		p = value + strlen(value) + 1;
 		if (job.argc == MAX_WORDS || job.envc == MAX_WORDS || job.writec == MAX_WORDS)
 			fail("the job %s has more than %d words", path, MAX_WORDS);
+		if (job.stagec == MAX_STAGES)
+			fail("the job %s stages more than %d files", path, MAX_STAGES - 1);
 		if (!strcmp(key, "arg"))
 			job.argv[job.argc++] = value;
 		else if (!strcmp(key, "env"))
@@ -280,7 +283,7 @@ static void read_job(const char *path)
 		else if (!strcmp(key, "data"))
 			job.data = value;
 		else if (!strcmp(key, "stage"))
-			job.stage = value;
+			job.stage[job.stagec++] = value;
 		else if (!strcmp(key, "ram"))
 			job.ram = 1;
 		else if (!strcmp(key, "tty"))
@@ -365,20 +368,16 @@ static void copy_disk(const char *from, const char *to)
 	close(out);
 }
 
-static void stage_program(void)
+static void stage_program(const char *file)
 {
 	struct buf b = {};
 	char path[300];
-	const char *name;
+	const char *name = strrchr(file, '/');
 	int fd;
 
-	mkdir("/run/quell", 0755);
-	if (!job.stage)
-		return;
-	if (buf_file(&b, job.stage))
-		fail("cannot read %s in the guest: %s", job.stage, strerror(errno));
-	name = strrchr(job.stage, '/');
-	snprintf(path, sizeof(path), STAGE_DIR "/%s", name ? name + 1 : job.stage);
+	if (buf_file(&b, file))
+		fail("cannot read %s in the guest: %s", file, strerror(errno));
+	snprintf(path, sizeof(path), STAGE_DIR "/%s", name ? name + 1 : file);
 	mkdir(STAGE_DIR, 0755);
 	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
 	if (fd < 0)
@@ -719,7 +718,9 @@ int main(int argc, char **argv)
 	read_job(argv[1]);
 	network_up();
 	has_cgroup = !make_cgroup();
-	stage_program();
+	mkdir("/run/quell", 0755);
+	for (int i = 0; i < job.stagec; i++)
+		stage_program(job.stage[i]);
 	mount_data();
 	write_switches();
 	run(has_cgroup);

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs of others that workloads run: built once from a source package on PyPI.
+
+The package is pinned by version and SHA-256. Its folder under workloads/ has the
+CMakeLists.txt that builds it (SOURCE is the unpacked package). Instead of all
+this the user may name a program of his own in an environment variable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import packages, prereq, proc, ui
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, atomic_dir, require_space
+
+# Bytes: package and source 0.3, objects 0.2, and as much again in the compiler cache.
+_SPACE = 1_000_000_000
+_TIMEOUT_S = 7200
+# A makefile of cmake's begins each step with how far it is.
+_STEP = re.compile(r"^\[ *(\d+)%\] ")
+_SHOWN_ERRORS = 12
+
+
+@dataclass(frozen=True)
+class Tool:
+    """The program ``name``: cmake's target of ``folder``, from ``package`` at ``version``.
+
+    ``sha256`` is the source package's, ``own`` the environment variable that names the
+    user's own program.
+    """
+
+    name: str
+    package: str
+    version: str
+    sha256: str
+    own: str
+    folder: Path
+
+    def own_program(self) -> Path | None:
+        """The user's own program, None if he named none. UsageError if it cannot be run."""
+        named = os.environ.get(self.own, "")
+        if not named:
+            return None
+        path = Path(named)
+        if not path.exists():
+            raise UsageError(f"{self.own} names {named}, which does not exist")
+        if not path.is_file() or not os.access(path, os.X_OK):
+            raise UsageError(f"{self.own} names {named}, which is no program that can be run")
+        return path.absolute()
+
+
+def build(tool: Tool, cache: Cache) -> Path:
+    """The program, built when its sources, its package or the compiler changed.
+
+    What was interrupted leaves nothing but the compiler cache. QuellError with the
+    compiler's errors, UsageError without network, disk space or compiler.
+    """
+    prereq.ensure((*prereq.BUILD, *prereq.TOOLS))
+    key = _key(tool)
+    final = cache.data / key
+    if not final.exists():
+        with cache.lock(key):
+            if not final.exists():
+                require_space(cache.root, _SPACE, f"building {tool.package}")
+                archive = fetch(tool, cache)
+                with atomic_dir(final) as temp:
+                    _build(tool, archive, temp, cache)
+    return final / tool.name
+
+
+def _key(tool: Tool) -> str:
+    digest = hashlib.sha256(tool.sha256.encode())
+    compiler = proc.run(["g++", "--version"], timeout=30).stdout.partition("\n")[0]
+    digest.update(compiler.encode())
+    for path in sorted([tool.folder / "CMakeLists.txt", *tool.folder.glob("*.cpp")]):
+        try:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        except OSError as error:
+            raise QuellError(f"{path} cannot be read: {error.strerror}") from error
+    return f"{tool.name}-{tool.version}-{digest.hexdigest()[:16]}"
+
+
+def fetch(tool: Tool, cache: Cache) -> Path:
+    """The source package; one that lies in the cache's downloads folder is taken as it is.
+
+    UsageError when it is not what was pinned, or without a network.
+    """
+    name = f"{tool.package.replace('-', '_')}-{tool.version}.tar.gz"
+    archive = cache.downloads / name
+    if not archive.exists():
+        with cache.lock("fetch-pypi"), atomic_dir(cache.downloads / "fetch-pypi") as temp:
+            ui.note(f"fetching {tool.package} {tool.version} ...")
+            pinned = temp / "requirements.txt"
+            pinned.write_text(f"{tool.package}=={tool.version} --hash=sha256:{tool.sha256}\n")
+            packages.pip(
+                ["download", "--no-deps", "--no-binary", tool.package, "--require-hashes",
+                 "-r", pinned, "-d", temp],
+                f"{tool.package} {tool.version} could not be fetched from PyPI",
+            )  # fmt: skip
+            if not (temp / name).exists():
+                raise QuellError(f"pip fetched no {name}")
+            (temp / name).rename(archive)
+        shutil.rmtree(cache.downloads / "fetch-pypi", ignore_errors=True)
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != tool.sha256:
+        raise UsageError(
+            f"{archive} is not {tool.package} {tool.version} as pinned (its SHA-256 is "
+            f"{digest}); remove it to have it fetched again"
+        )
+    return archive
+
+
+def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
+    """Build into ``temp``, and leave the program there and nothing else."""
+    source, objects = temp / "source", temp / "objects"
+    source.mkdir()
+    log = cache.logs / f"build-{tool.name}.log"
+    log.unlink(missing_ok=True)
+    env = {
+        "CCACHE_DIR": str(cache.ccache),
+        "CCACHE_BASEDIR": str(temp),
+        "CCACHE_NOHASHDIR": "1",
+        "CCACHE_MAXSIZE": "4G",
+        "LC_ALL": "C",
+        # The package asks git for its version; it is no checkout, whatever it lies in.
+        "GIT_CEILING_DIRECTORIES": str(temp),
+        "MAKEFLAGS": "",
+        # cmake takes the compiler and flags of the user's environment.
+        "CC": "gcc", "CXX": "g++", "CFLAGS": "", "CXXFLAGS": "", "LDFLAGS": "",
+    }  # fmt: skip
+    steps: list[list[str | Path]] = [
+        ["tar", "-xzf", archive, "-C", source, "--strip-components=1", "--no-same-owner"],
+        ["cmake", "-G", "Unix Makefiles", "-S", tool.folder, "-B", objects,
+         f"-DSOURCE={source}", "-DCMAKE_BUILD_TYPE=Release"],
+        ["make", "-C", objects, f"-j{os.cpu_count() or 1}", tool.name],
+    ]  # fmt: skip
+    started = time.monotonic()
+    with ui.progress(f"building {tool.package} {tool.version}", 100) as bar:
+
+        def on_line(line: str) -> None:
+            if match := _STEP.match(line):
+                bar.update(completed=int(match[1]))
+
+        for argv in steps:
+            result = proc.run(
+                argv, log=log, env=env, check=False, on_line=on_line, timeout=_TIMEOUT_S
+            )
+            if result.returncode != 0:
+                raise _build_error(tool, result.stdout, log)
+        bar.update(completed=100)
+    ui.note(f"built {tool.package} in {ui.duration(time.monotonic() - started)}")
+    (objects / tool.name).rename(temp / tool.name)
+    proc.run(["strip", temp / tool.name], check=False)
+    shutil.rmtree(source)
+    shutil.rmtree(objects)
+
+
+def _build_error(tool: Tool, output: str, log: Path) -> QuellError:
+    lines = output.splitlines()
+    errors = [line for line in lines if re.search(r"error[: ]|Error at|\*\*\* ", line)]
+    return QuellError(
+        f"{tool.package} {tool.version} does not build",
+        detail="\n".join(errors[:_SHOWN_ERRORS]) or proc.tail(output, _SHOWN_ERRORS),
+        log=log,
+    )

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The workload llm: the file of weights, read here byte by byte, and the program's verdicts."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quell import measure
+from quell.paths import repo_root
+
+FOLDER = repo_root() / "workloads" / "llm"
+# What GGUF calls the types of its values: the numbers' sizes, and the others.
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+STRING, ARRAY = 8, 9
+F32, Q8_0 = 0, 8
+LAYER = 4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
+OUTER = 2 * 512 * 1024 + 1024
+
+
+@pytest.fixture(scope="module")
+def weights() -> Any:
+    """The module weights.py."""
+    pytest.importorskip("gguf")
+    spec = importlib.util.spec_from_file_location("weights", FOLDER / "weights.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Reader:
+    """A GGUF file, version 3, as its specification has it."""
+
+    def __init__(self, file: Path) -> None:
+        self.data = file.read_bytes()
+        self.at = 0
+        magic, self.version, tensors, keys = self.take("<4sIQQ")
+        assert magic == b"GGUF"
+        self.keys = {self.text(): self.value(self.number()) for _ in range(keys)}
+        self.tensors = {}
+        for _ in range(tensors):
+            name = self.text()
+            shape = self.take(f"<{self.number()}Q")
+            self.tensors[name] = (shape, *self.take("<IQ"))
+        self.start = -(-self.at // 32) * 32
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        values = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return values
+
+    def number(self) -> int:
+        return int(self.take("<I")[0])
+
+    def text(self) -> str:
+        (size,) = self.take("<Q")
+        return bytes(self.take(f"<{size}s")[0]).decode()
+
+    def value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            kind, count = self.take("<IQ")
+            return [self.value(kind) for _ in range(count)]
+        (raw,) = self.take(f"<{SIZES[kind]}s")
+        return struct.unpack("<f", raw)[0] if kind == 6 else int.from_bytes(raw, "little")
+
+
+@pytest.mark.parametrize(("kind", "number", "bits"), [("F32", F32, 32), ("Q8_0", Q8_0, 8.5)])
+def test_weights_file(weights: Any, tmp_path: Path, kind: str, number: int, bits: float) -> None:
+    file = tmp_path / "w.gguf"
+    limit = int((2.5 * LAYER + OUTER) * bits / 8)
+    assert weights.main(["weights.py", str(file), str(limit), kind]) == 0
+    gguf = Reader(file)
+    assert gguf.version == 3
+    assert gguf.keys["general.architecture"] == "llama"
+    assert gguf.keys["llama.block_count"] == 2
+    words = gguf.keys["tokenizer.ggml.tokens"]
+    assert len(words) == len(set(words)) == gguf.keys["llama.vocab_size"] == 512
+    assert len(gguf.tensors) == 3 + 2 * 9
+    assert gguf.tensors["blk.1.ffn_down.weight"][:2] == ((4096, 1024), number)
+    assert gguf.tensors["blk.1.ffn_norm.weight"][:2] == ((1024,), F32)
+    # As large as the weights are, and not larger than asked for.
+    expected = (2 * LAYER + OUTER) * bits / 8
+    assert expected <= file.stat().st_size <= min(limit, expected * 1.01)
+    last, *_, offset = gguf.tensors["blk.1.ffn_down.weight"]
+    assert gguf.start + offset + last[0] * last[1] * bits / 8 == file.stat().st_size
+
+
+def test_weights_differ_from_layer_to_layer_and_are_the_same_each_time(
+    weights: Any, tmp_path: Path
+) -> None:
+    files = [tmp_path / "a", tmp_path / "b"]
+    size = (2 * LAYER + OUTER) * 4 + (1 << 17)
+    for file in files:
+        assert weights.main(["weights.py", str(file), str(size)]) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+    gguf = Reader(files[0])
+    parts = {
+        gguf.data[gguf.start + offset :][:4096]
+        for shape, _, offset in gguf.tensors.values()
+        if len(shape) > 1
+    }
+    assert len(parts) == 2 + 2 * 7
+
+
+def test_weights_say_what_is_wrong(
+    weights: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "w")
+    assert weights.main(["weights.py", file, "1000"]) == 1
+    assert "1000 bytes are too few for one layer" in capsys.readouterr().err
+    assert weights.main(["weights.py", file, "300000000", "F99"]) == 1
+    assert weights.main(["weights.py", file]) == 2
+    assert weights.main(["weights.py", str(tmp_path / "no" / "w"), "300000000"]) == 1
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    built = tmp_path_factory.mktemp("llm") / "llm"
+    subprocess.run(["gcc", "-O1", "-pthread", "-o", built, FOLDER / "llm.c"], check=True)
+    return built
+
+
+def run(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
+
+
+def test_processes_that_agree(program: Path) -> None:
+    script = 'printf "7:00ff\\n8:\\001\\n"'
+    result = run(program, "--processes", "3", "--tokens", "2", "/bin/sh", "-c", script)
+    assert result.returncode == 0, result.stderr
+    said = measure.parse_same(result.stdout)
+    assert list(said) == ["output"]
+    assert said["output"].startswith("11 bytes, ") and said["output"].endswith(": 7:00ff 8:?")
+    rate = measure.parse_figures(result.stdout)["tokens_per_s"]
+    assert rate.value > 0 and rate.higher_is_better and rate.unit == "tokens/s"
+    # What is not shown counts as well.
+    other = run(program, "/bin/sh", "-c", script.replace("001", "002"))
+    assert measure.parse_same(other.stdout) != said
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo $$", "Process 2 says something else than process 1."),
+        ("exit 3", "Process 1 failed with exit code 3."),
+        ("kill -ILL $$", "Process 1 was ended by signal 4 (Illegal instruction)."),
+        ("exec true", "says nothing."),
+        ("exec yes", "says more than 65536 bytes."),
+    ],
+)
+def test_processes_that_fail(program: Path, script: str, says: str) -> None:
+    result = run(program, "/bin/sh", "-c", script)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].endswith(says)
+    assert "same" not in result.stdout
+
+
+def test_usage(program: Path) -> None:
+    assert "usage: llm" in run(program).stderr
+    assert "--processes must be a number from" in run(program, "--processes", "0", "x").stderr
+    assert "Cannot run /nonexistent" in run(program, "/nonexistent").stderr

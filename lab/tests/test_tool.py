@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Programs built from a source package, with fake pip, cmake and compilers; the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quell import packages, prereq, session, tool, workload
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, repo_root
+
+Fake = Callable[[str, str], Path]
+# Stands in for cmake: a makefile that does what the tool's own would do.
+CMAKE = r"""
+while [ $# -gt 0 ]; do
+	case $1 in
+	-B) out=$2 ;;
+	-DSOURCE=*) source=${1#-DSOURCE=} ;;
+	esac
+	shift
+done
+mkdir -p "$out"
+{
+	printf 'hello:\n\t@echo "[ 50%%] Building C object"\n'
+	printf '\tcp %s/main.c hello\n' "$source"
+} > "$out/Makefile"
+"""
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    top = tmp_path / "some_thing-1.5"
+    top.mkdir()
+    (top / "main.c").write_text("int main(void) { return 0; }\n")
+    path = tmp_path / "some_thing-1.5.tar.gz"
+    subprocess.run(["tar", "-czf", path, "-C", tmp_path, top.name], check=True)
+    return path
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> tool.Tool:
+    monkeypatch.setattr(prereq, "ensure", lambda items: None)
+    monkeypatch.delenv("SOME_THING", raising=False)
+    folder = tmp_path / "workload"
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text("project(hello)\n")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    return tool.Tool("hello", "some-thing", "1.5", digest, "SOME_THING", folder)
+
+
+def test_fetched_and_built_once(
+    wanted: tool.Tool, archive: Path, cache: Cache, fake_program: Fake,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    asked: list[str] = []
+
+    def pip(args: Sequence[str | Path], what: str, *, cwd: Path | None = None) -> None:
+        asked.append(Path(args[args.index("-r") + 1]).read_text())
+        archive.rename(Path(args[-1]) / archive.name)
+
+    monkeypatch.setattr(packages, "pip", pip)
+    fake_program("cmake", CMAKE)
+    program = tool.build(wanted, cache)
+    assert program.name == "hello" and "int main" in program.read_text()
+    assert asked == [f"some-thing==1.5 --hash=sha256:{wanted.sha256}\n"]
+    # Source and objects are gone, the package is kept.
+    assert [path.name for path in program.parent.iterdir()] == ["hello"]
+    assert [path.name for path in cache.downloads.iterdir()] == [archive.name]
+    assert "building some-thing 1.5: done" in capsys.readouterr().err
+    fake_program("cmake", "exit 1")
+    assert tool.build(wanted, cache) == program
+    (wanted.folder / "main.cpp").write_text("// new\n")
+    with pytest.raises(QuellError, match="some-thing 1.5 does not build"):
+        tool.build(wanted, cache)
+
+
+def test_a_build_that_fails_leaves_nothing(
+    wanted: tool.Tool, archive: Path, cache: Cache, fake_program: Fake
+) -> None:
+    archive.rename(cache.downloads / archive.name)
+    fake_program("cmake", "echo 'x.cpp:1: error: no such thing'; exit 3")
+    with pytest.raises(QuellError, match="does not build") as caught:
+        tool.build(wanted, cache)
+    assert caught.value.exit_code == 1 and "no such thing" in caught.value.detail
+    assert caught.value.log is not None and caught.value.log.exists()
+    assert not list(cache.data.iterdir())
+
+
+def test_a_package_that_is_not_the_pinned_one(wanted: tool.Tool, cache: Cache) -> None:
+    (cache.downloads / "some_thing-1.5.tar.gz").write_bytes(b"else")
+    with pytest.raises(UsageError, match="is not some-thing 1.5 as pinned .* remove it"):
+        tool.fetch(wanted, cache)
+
+
+def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*args: object, **options: object) -> None:
+        raise QuellError("pip failed", detail="NewConnectionError")
+
+    monkeypatch.setattr(packages.proc, "run", run)
+    with pytest.raises(UsageError, match="could not be fetched from PyPI .is there a network") as e:
+        tool.fetch(wanted, cache)
+    assert e.value.detail == "NewConnectionError" and e.value.exit_code == 2
+    assert not list(cache.downloads.glob("some*"))
+
+
+def test_own_program(
+    wanted: tool.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wanted.own_program() is None
+    own = tmp_path / "llama-completion"
+    monkeypatch.setenv("SOME_THING", str(own))
+    with pytest.raises(UsageError, match="SOME_THING names .*llama-completion, which does not ex"):
+        wanted.own_program()
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o644)
+    with pytest.raises(UsageError, match="which is no program that can be run") as caught:
+        wanted.own_program()
+    assert caught.value.exit_code == 2
+    own.chmod(0o755)
+    assert wanted.own_program() == own.absolute()
+    monkeypatch.setenv("SOME_THING", str(tmp_path))
+    with pytest.raises(UsageError, match="which is no program"):
+        wanted.own_program()
+
+
+def test_own_program_is_looked_at_before_anything_is_built(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "build", lambda *a: pytest.fail("built"))
+    monkeypatch.setenv("QUELL_LLAMA", "/nonexistent/llama-completion")
+    with pytest.raises(UsageError, match="QUELL_LLAMA names /nonexistent/llama-completion"):
+        session.measure(session.Options(workloads=["llm"]), cache)
+
+
+def test_the_tool_in_a_workload(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = workload.load(repo_root() / "workloads" / "llm")
+    assert llm.tool is not None and (llm.folder / "CMakeLists.txt").exists()
+    llm = replace(llm, sources=(), data=None, argv=("{tool}", "-n", "1"))
+    built = tmp_path / "generate"
+    monkeypatch.setattr(tool, "build", lambda wanted, cache: built)
+    monkeypatch.delenv("QUELL_LLAMA", raising=False)
+    ready = workload.prepare(llm, llm.memory, cache, {})
+    assert ready.argv[0] == "/run/quell/bin/generate" and ready.programs == (built,)
+    own = tmp_path / "own"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("QUELL_LLAMA", str(own))
+    monkeypatch.setattr(tool, "build", lambda wanted, cache: pytest.fail("built"))
+    ready = workload.prepare(llm, llm.memory, cache, {})
+    assert ready.argv[0] == str(own.absolute()) and ready.programs == ()
+
+
+def test_missing_packages(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("# why==not\npytest==0.0.1\nquell-none==1\n")
+    assert packages.missing(file) == ["pytest==0.0.1", "quell-none==1"]
