@@ -7,13 +7,14 @@
 #    source ~/.local/share/bash_completion/quell
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_quell_subparsers=(compare run top figures ladder build tree status explain export test doctor man completion clean)
+_shtab_quell_subparsers=(compare run top report figures ladder build tree status explain export test doctor man completion clean)
 
 _shtab_quell_compare_option_strings=(-h --help --runs --workload -w --memory --cpus --accel --deterministic --kernel-tree --quell-args --timeout --json --quiet -q)
 _shtab_quell_run_option_strings=(-h --help --stock --memory --cpus --append --accel --kernel-tree --timeout --quiet -q)
 _shtab_quell_top_option_strings=(-h --help --once --json --interval --rows --source --quiet -q)
+_shtab_quell_report_option_strings=(-h --help --output -o --quiet -q)
 _shtab_quell_figures_option_strings=(-h --help --only --runs --accel --kernel-tree --json --quiet -q)
-_shtab_quell_ladder_option_strings=(-h --help --runs --workload -w --memory --cpus --accel --deterministic --scale --kernel-tree --json --quiet -q)
+_shtab_quell_ladder_option_strings=(-h --help --runs --workload -w --memory --cpus --accel --deterministic --kernel-tree --scale --json --quiet -q)
 _shtab_quell_build_option_strings=(-h --help --kernel-tree --werror-w1 --quiet -q)
 _shtab_quell_tree_option_strings=(-h --help --kernel-tree --refresh --patch --take --force --quiet -q)
 _shtab_quell_status_option_strings=(-h --help --json --root --quiet -q)
@@ -28,6 +29,8 @@ _shtab_quell_option_strings=(-h --help --quiet -q)
 
 _shtab_quell_compare___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_run___kernel_tree_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_report___output_COMPGEN=_shtab_compgen_files
+_shtab_quell_report__o_COMPGEN=_shtab_compgen_files
 _shtab_quell_figures___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_ladder___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_build___kernel_tree_COMPGEN=_shtab_compgen_dirs
@@ -44,9 +47,9 @@ _shtab_quell_figures___accel_choices=(auto kvm tcg)
 _shtab_quell_ladder___accel_choices=(auto kvm tcg)
 _shtab_quell_build_pos_0_choices=(stock quell debug all)
 _shtab_quell_explain_pos_0_choices=(luf rmap_batch early_ack folio_order unmap_batch concurrent zap_batch)
-_shtab_quell_test___only_choices=(lab checkpatch export w1 models kunit vm torture mutants selftests builds)
+_shtab_quell_test___only_choices=(lab report checkpatch export w1 models kunit vm torture mutants selftests builds)
 _shtab_quell_completion_pos_0_choices=(bash zsh)
-_shtab_quell_pos_0_choices=(compare run top figures ladder build tree status explain export test doctor man completion clean)
+_shtab_quell_pos_0_choices=(compare run top report figures ladder build tree status explain export test doctor man completion clean)
 
 _shtab_quell_compare__h_nargs=0
 _shtab_quell_compare___help_nargs=0
@@ -65,6 +68,11 @@ _shtab_quell_top___once_nargs=0
 _shtab_quell_top___json_nargs=0
 _shtab_quell_top___quiet_nargs=0
 _shtab_quell_top__q_nargs=0
+_shtab_quell_report_pos_0_nargs='*'
+_shtab_quell_report__h_nargs=0
+_shtab_quell_report___help_nargs=0
+_shtab_quell_report___quiet_nargs=0
+_shtab_quell_report__q_nargs=0
 _shtab_quell_figures_pos_0_nargs='*'
 _shtab_quell_figures__h_nargs=0
 _shtab_quell_figures___help_nargs=0

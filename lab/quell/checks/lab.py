@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import sys
+from collections.abc import Mapping
 
 from quell import packages, proc
 from quell.checks import CheckResult
