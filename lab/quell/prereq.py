@@ -72,6 +72,7 @@ SELFTESTS = (
     Prerequisite("setpriv", "util-linux", "runs the kernel's selftests"),
     Prerequisite("losetup", "mount", "runs the kernel's selftests"),
 )
+STRESS = (Prerequisite("stress-ng", "stress-ng", "stresses memory management"),)
 MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),

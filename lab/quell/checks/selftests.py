@@ -446,7 +446,8 @@ def step_of(test: Selftest) -> steps.Step:
         # at their own mappings.
         command = f"stdbuf -oL {command}"
     before = (
-        f"cd {measure.DATA_DIR}/{test.suite}; echo 0 > /proc/sys/vm/overcommit_memory;"
+        "sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory;"
+        f" cd {measure.DATA_DIR}/{test.suite}; echo 0 > /proc/sys/vm/overcommit_memory;"
         f" echo {test.huge} > /proc/sys/vm/nr_hugepages; {test.before}"
     )
     return steps.Step(test.name, command, test.limit, before)

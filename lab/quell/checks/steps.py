@@ -80,7 +80,6 @@ look() {
 	done < /proc/vmstat
 }
 run() {
-	sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory
 	eval "$3" >/dev/null 2>&1
 	look; from="$up $parked $stolen"
 	echo "<4>quell step $1" > /dev/kmsg

@@ -175,17 +175,19 @@ def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
         )
 
 
-# Memory blocks go and come back while a workload that checks what it reads is at work.
-_HOTPLUG = """
-WORK & work=$!; gone=0
-for round in 1 2 3 4; do
+# Each memory block goes and comes back once; counted in $gone.
+BLOCKS = """
 	for block in /sys/devices/system/memory/memory*; do
 		case $(cat $block/valid_zones) in *Movable*) ;; *) continue;; esac
 		timeout 20 sh -c "echo offline > $block/state" && gone=$((gone + 1))
 		sleep 0.2
 		echo online_movable > $block/state || :
 	done
-done
+"""
+# The same while a workload that checks what it reads is at work.
+_HOTPLUG = f"""
+WORK & work=$!; gone=0
+for round in 1 2 3 4; do {BLOCKS} done
 wait $work || exit
 echo "$gone blocks were taken away" >&2
 [ $gone -ge 4 ]
