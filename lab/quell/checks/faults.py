@@ -225,12 +225,17 @@ running() { read up rest < /proc/uptime; [ ${up%.*} -lt $end ]; }
 wrong() { echo "not ok: $*"; : > /tmp/wrong; }
 [ -z "NEEDS" ] || [ -e "NEEDS" ] || { echo "the kernel does not have NEEDS"; exit 4; }
 count=0
+rm -f /tmp/wrong /tmp/passes /tmp/deaths /tmp/done
 PREPARE
 reader() {
 	while running; do
-		sh -c 'echo -1000 > /proc/self/oom_score_adj; WRAP exec "$@"' reader WORK >/dev/null 2>/tmp/reader
+		sh -c 'echo -1000 > /proc/self/oom_score_adj; WRAP exec "$@"' reader WORK >/dev/null 2>/tmp/reader &
+		echo $! > /tmp/reading
+		wait $!
 		code=$?
 		[ $code = 0 ] && { echo pass >> /tmp/passes; continue; }
+		# At the end a pass need not be complete.
+		[ -e /tmp/done ] && [ ! -s /tmp/reader ] && break
 		[ $code -gt 128 ] && echo "signal $((code - 128))" >> /tmp/reader
 		echo x >> /tmp/deaths
 		# Wrong content is never right.
@@ -245,6 +250,9 @@ if [ TORTURE = 1 ]; then
 	STAGED/luf_torture DATA --seconds SECONDS >/tmp/torture 2>&1 & torture=$!
 fi
 EVENT
+while running; do sleep 0.5; done
+: > /tmp/done
+kill $(cat /tmp/reading)
 wait $reader
 if [ -n "$torture" ]; then
 	wait $torture || wrong "luf_torture: $(cat /tmp/torture)"
@@ -412,7 +420,11 @@ def _boot_disk(
         ),
     )  # fmt: skip
     job = machine.Job(["/bin/sh", "-c", text])
-    return machine.boot(guest, kernel.image, job, rundir, cache=cache, timeout=_PATIENCE_S, cut=cut)
+    times = steps.patience()
+    return machine.boot(
+        guest, kernel.image, job, rundir, cache=cache, timeout=_PATIENCE_S * times, cut=cut,
+        boot_timeout=machine.BOOT_TIMEOUT_S[guest.accel] * times,
+    )  # fmt: skip
 
 
 def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Row:

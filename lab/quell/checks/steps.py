@@ -185,7 +185,10 @@ def boot(
     with tempfile.TemporaryDirectory(prefix="steps-", dir=cache.folder("run")) as temp:
         rundir = Path(temp)
         try:
-            machine.boot(guest, image, job, rundir, cache=cache, timeout=limit, fail_on_oops=False)
+            machine.boot(
+                guest, image, job, rundir, cache=cache, timeout=limit, fail_on_oops=False,
+                boot_timeout=machine.BOOT_TIMEOUT_S[guest.accel] * times,
+            )  # fmt: skip
         except UsageError:
             raise
         except QuellError as error:

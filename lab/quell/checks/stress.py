@@ -27,7 +27,7 @@ STRESSORS = {
     "tlb-shootdown": "",
     "fault": "",
     "madvise": "",
-    "mmap": "--mmap-bytes 32M",
+    "mmap": "--mmap-bytes 2M",
     "mmapfork": "",
     "mremap": "--mremap-bytes 8M",
     "munmap": "",
@@ -54,6 +54,8 @@ _SETUP = f"mkswap /dev/ram0 >/dev/null && swapon /dev/ram0; cd {measure.DATA_DIR
 # By how much all of Quell's runs have to be below all of stock's to be a failure. A guest's CPU
 # time is no measure of a real CPU's under emulation, and the host's other work is in it.
 TOLERANCE = {"kvm": 0.10, "tcg": 0.25}
+# With fewer operations a rate says nothing.
+_LEAST_OPS = 10
 # What stress-ng exits with when it lacks resources.
 _NO_RESOURCE = 3
 
@@ -82,13 +84,13 @@ def read_rates(text: str, accel: str) -> dict[str, float]:
     """Bogus operations per second by stressor, from stress-ng's YAML.
 
     Per second of CPU time where the guest is emulated ("tcg"), else of real time. A
-    stressor that did nothing is left out.
+    stressor that did next to nothing is left out.
     """
     rates = {}
     for name, lines in _METRIC.findall(text):
         values = dict(line.strip().split(": ", 1) for line in lines.splitlines())
         rate = float(values.get(_RATE[accel], 0))
-        if rate > 0:
+        if rate > 0 and int(values.get("bogo-ops", 0)) >= _LEAST_OPS:
             rates[name] = rate
     return rates
 
