@@ -123,10 +123,10 @@ while running; do
 done
 """,
         after="""
-grep -q 'I/O error' /tmp/kernel || wrong 'no read failed'
+grep -q 'I/O error' /run/work/kernel || wrong 'no read failed'
 # What was read in part is read again, and everything is there.
 echo 3 > /proc/sys/vm/drop_caches
-WORK >/dev/null 2>/tmp/said || wrong "after the errors: $(cat /tmp/said)"
+WORK >/dev/null 2>/run/work/said || wrong "after the errors: $(cat /run/work/said)"
 """,
         tolerate="SIGBUS|Input/output|^signal 7|^signal 9", expected="EXT4-fs error",
     ),
@@ -164,10 +164,10 @@ while running && [ $held -lt 24 ] && [ $free -gt 256 ]; do
 done
 echo "$held files held, $free KB of swap left"
 [ $free -le 256 ] && count=1
-sha256sum /dev/shm/hold.* > /tmp/sums
+sha256sum /dev/shm/hold.* > /run/work/sums
 while running; do sleep 0.5; done
 """,
-        after="sha256sum -c --quiet /tmp/sums || wrong 'what was in swap is not what it was'",
+        after="sha256sum -c --quiet /run/work/sums || wrong 'what was in swap is not what it was'",
     ),
     Fault(
         "CPUs go and come", cpus=4, torture=True, memory="192M",
@@ -192,13 +192,13 @@ done
         # The frozen reader's pages are taken away by what the other one reads.
         event="""
 Z=/sys/fs/cgroup/frozen
-sh -c "echo 0 > $Z/cgroup.procs; while :; do WORK >/dev/null 2>/tmp/frozen || break; done" &
+sh -c "echo 0 > $Z/cgroup.procs; while :; do WORK >/dev/null 2>/run/work/frozen || break; done" &
 while running; do
 	sleep 0.7
 	echo 1 > $Z/cgroup.freeze; sleep 1
 	grep -q 'frozen 1' $Z/cgroup.events && count=$((count + 1))
 	echo 0 > $Z/cgroup.freeze
-	[ -s /tmp/frozen ] && wrong "the frozen reader: $(cat /tmp/frozen)"
+	[ -s /run/work/frozen ] && wrong "the frozen reader: $(cat /run/work/frozen)"
 done
 echo 1 > $Z/cgroup.kill
 """,
@@ -208,11 +208,11 @@ echo 1 > $Z/cgroup.kill
         event="""
 random() { set -- $(od -An -N1 -tu1 /dev/urandom); echo $1; }
 while running; do
-	PRIVATE >/dev/null 2>/tmp/victim & victim=$!
+	PRIVATE >/dev/null 2>/run/work/victim & victim=$!
 	sleep 0.$(($(random) % 9 + 1))$(($(random) % 10))
 	kill -KILL $victim && count=$((count + 1))
 	wait $victim
-	[ -s /tmp/victim ] && wrong "one that was killed: $(cat /tmp/victim)"
+	[ -s /run/work/victim ] && wrong "one that was killed: $(cat /run/work/victim)"
 done
 """,
         least=3,
@@ -222,46 +222,46 @@ done
 _SCRIPT = """
 end=SECONDS; read up rest < /proc/uptime; end=$((${up%.*} + end))
 running() { read up rest < /proc/uptime; [ ${up%.*} -lt $end ]; }
-wrong() { echo "not ok: $*"; : > /tmp/wrong; }
+wrong() { echo "not ok: $*"; : > /run/work/wrong; }
 [ -z "NEEDS" ] || [ -e "NEEDS" ] || { echo "the kernel does not have NEEDS"; exit 4; }
 count=0
-rm -f /tmp/wrong /tmp/passes /tmp/deaths /tmp/done
+rm -f /run/work/wrong /run/work/passes /run/work/deaths /run/work/done
 PREPARE
 reader() {
 	while running; do
-		sh -c 'echo -1000 > /proc/self/oom_score_adj; WRAP exec "$@"' reader WORK >/dev/null 2>/tmp/reader &
-		echo $! > /tmp/reading
+		sh -c 'echo -1000 > /proc/self/oom_score_adj; WRAP exec "$@"' reader WORK >/dev/null 2>/run/work/reader &
+		echo $! > /run/work/reading
 		wait $!
 		code=$?
-		[ $code = 0 ] && { echo pass >> /tmp/passes; continue; }
+		[ $code = 0 ] && { echo pass >> /run/work/passes; continue; }
 		# At the end a pass need not be complete.
-		[ -e /tmp/done ] && [ ! -s /tmp/reader ] && break
-		[ $code -gt 128 ] && echo "signal $((code - 128))" >> /tmp/reader
-		echo x >> /tmp/deaths
+		[ -e /run/work/done ] && [ ! -s /run/work/reader ] && break
+		[ $code -gt 128 ] && echo "signal $((code - 128))" >> /run/work/reader
+		echo x >> /run/work/deaths
 		# Wrong content is never right.
-		if [ -z 'TOLERATE' ] || grep -qE 'holds|generation' /tmp/reader || ! grep -qE 'TOLERATE' /tmp/reader; then
-			wrong "reader: exit code $code: $(cat /tmp/reader)"
+		if [ -z 'TOLERATE' ] || grep -qE 'holds|generation' /run/work/reader || ! grep -qE 'TOLERATE' /run/work/reader; then
+			wrong "reader: exit code $code: $(cat /run/work/reader)"
 		fi
 	done
 }
 reader & reader=$!
 torture=
 if [ TORTURE = 1 ]; then
-	STAGED/luf_torture DATA --seconds SECONDS >/tmp/torture 2>&1 & torture=$!
+	STAGED/luf_torture DATA --seconds SECONDS >/run/work/torture 2>&1 & torture=$!
 fi
 EVENT
 while running; do sleep 0.5; done
-: > /tmp/done
-kill $(cat /tmp/reading)
+: > /run/work/done
+kill $(cat /run/work/reading)
 wait $reader
 if [ -n "$torture" ]; then
-	wait $torture || wrong "luf_torture: $(cat /tmp/torture)"
+	wait $torture || wrong "luf_torture: $(cat /run/work/torture)"
 fi
-dmesg > /tmp/kernel
+dmesg > /run/work/kernel
 AFTER
-touch /tmp/passes /tmp/deaths
-echo "events: $count, passes: $(wc -l < /tmp/passes), deaths: $(wc -l < /tmp/deaths)"
-[ ! -e /tmp/wrong ]
+touch /run/work/passes /run/work/deaths
+echo "events: $count, passes: $(wc -l < /run/work/passes), deaths: $(wc -l < /run/work/deaths)"
+[ ! -e /run/work/wrong ]
 """
 
 

@@ -52,14 +52,17 @@ class Program:
     room: int = 64
 
 
+_LENGTH = 2432
+
+
 def _value(number: int, factor: int) -> str:
-    """Text that looks like no other number's, 600 characters."""
-    return (hashlib.sha256(f"{number} {factor}".encode()).hexdigest() * 10)[:600]
+    """Text that looks like no other number's, ``_LENGTH`` characters."""
+    return hashlib.sha256(f"{number} {factor}".encode()).hexdigest() * (_LENGTH // 64)
 
 
 # --- SQLite: a mapped database, read by two while a third writes ----------------------------------
 
-_ROWS = 100_000
+_ROWS = 25_000
 
 
 def _prepare_sqlite(folder: Path, _: Cache) -> dict[str, str]:
@@ -76,26 +79,26 @@ def _prepare_sqlite(folder: Path, _: Cache) -> dict[str, str]:
     keys = sum(i * 48271 % 1000003 for i in range(_ROWS))
     return {
         "integrity": "ok",
-        "rows": f"{_ROWS}|{keys}|{600 * _ROWS - 595 * len(written)}",
+        "rows": f"{_ROWS}|{keys}|{_LENGTH * _ROWS - (_LENGTH - 5) * len(written)}",
         "written": f"{len(written)}|{sum(k * 48271 % 1000003 for k in written)}",
     }
 
 
-_SQLITE = """
+_SQLITE = f"""
 P='PRAGMA mmap_size=1073741824; PRAGMA busy_timeout=600000; PRAGMA cache_size=-2000;'
-ask() { sqlite3 -batch -noheader db "$P $1" | tail -n 1; }
+ask() {{ sqlite3 -batch -noheader db "$P $1" | tail -n 1; }}
 SUMS='SELECT count(*), sum(k), sum(length(v)) FROM t'
-reader() {
-	while [ ! -e /tmp/written ]; do
-		[ "$(ask 'SELECT count(*) FROM t WHERE length(v) NOT IN (5, 600)')" = 0 ] || echo 'not ok a reader'
+reader() {{
+	while [ ! -e /run/work/written ]; do
+		[ "$(ask 'SELECT count(*) FROM t WHERE length(v) NOT IN (5, {_LENGTH})')" = 0 ] || echo 'not ok a reader'
 	done
-}
+}}
 reader & one=$!
 reader & two=$!
 for part in 0 1 2 3; do
 	ask "UPDATE t SET v = 'short' WHERE id % 3 = 0 AND id / 3 % 4 = $part" >/dev/null
 done
-touch /tmp/written; wait $one $two
+touch /run/work/written; wait $one $two
 echo "result integrity $(ask 'PRAGMA integrity_check')"
 echo "result rows $(ask "$SUMS")"
 echo "result written $(ask "SELECT count(*), sum(k) FROM t INDEXED BY tk WHERE k >= 0 AND v = 'short'")"
@@ -104,7 +107,7 @@ echo "result written $(ask "SELECT count(*), sum(k) FROM t INDEXED BY tk WHERE k
 
 # --- Redis: a snapshot by fork() while everything is overwritten -----------------------------------
 
-_KEYS = 50_000
+_KEYS = 12_000
 
 
 def _prepare_redis(folder: Path, _: Cache) -> dict[str, str]:
@@ -128,12 +131,12 @@ _REDIS = """
 rm -f snapshot now
 truncate -s 0 swap; fallocate -l 128M swap; chmod 600 swap; mkswap swap >/dev/null; swapon swap
 ln -s "$(command -v redis-check-rdb)" redis-server
-cli() { redis-cli -s /tmp/redis "$@"; }
+cli() { redis-cli -s /run/work/redis "$@"; }
 serve() {
-	./redis-server --port 0 --unixsocket /tmp/redis --save '' --appendonly no --dir . >/tmp/log 2>&1 &
+	./redis-server --port 0 --unixsocket /run/work/redis --save '' --appendonly no --dir . >/run/work/log 2>&1 &
 	server=$!
 	until [ "$(cli ping 2>&1)" = PONG ]; do
-		kill -0 $server || { cat /tmp/log; echo 'not ok the server ended'; exit 1; }
+		kill -0 $server || { cat /run/work/log; echo 'not ok the server ended'; exit 1; }
 		sleep 0.3
 	done
 }
@@ -189,17 +192,17 @@ def _prepare_postgres(folder: Path, _: Cache) -> dict[str, str]:
 _POSTGRES_SCRIPT = f"""
 chown -R postgres:postgres pg; chmod 700 pg; chmod 755 .
 as='{" ".join(_AS_POSTGRES)}'
-$as touch /tmp/pglog
+$as touch /run/work/pglog
 control() {{
-	$as bin/pg_ctl -s -w -t 300 -D pg -l /tmp/pglog \\
-		-o '-k /tmp -c listen_addresses= -c shared_buffers=12MB -c max_wal_size=64MB' "$@" ||
-		{{ cat /tmp/pglog; echo "not ok pg_ctl $*"; exit 1; }}
+	$as bin/pg_ctl -s -w -t 300 -D pg -l /run/work/pglog \\
+		-o '-k /run/work -c listen_addresses= -c shared_buffers=12MB -c max_wal_size=64MB' "$@" ||
+		{{ cat /run/work/pglog; echo "not ok pg_ctl $*"; exit 1; }}
 }}
-ask() {{ bin/psql -h /tmp -U postgres -AtXq -c "$1" postgres; }}
+ask() {{ bin/psql -h /run/work -U postgres -AtXq -c "$1" postgres; }}
 control start
-bin/pgbench -h /tmp -U postgres -i -q -s {_SCALE} postgres >/tmp/init 2>&1 || {{ cat /tmp/init; echo 'not ok pgbench -i'; }}
-bin/pgbench -h /tmp -U postgres -c {_CLIENTS} -j 2 -t {_TRANSACTIONS} postgres >/tmp/bench 2>&1 ||
-	{{ cat /tmp/bench; echo 'not ok pgbench'; }}
+bin/pgbench -h /run/work -U postgres -i -q -s {_SCALE} postgres >/run/work/init 2>&1 || {{ cat /run/work/init; echo 'not ok pgbench -i'; }}
+bin/pgbench -h /run/work -U postgres -c {_CLIENTS} -j 2 -t {_TRANSACTIONS} postgres >/run/work/bench 2>&1 ||
+	{{ cat /run/work/bench; echo 'not ok pgbench'; }}
 # As if the power had been cut: the log has to bring everything back.
 control -m immediate stop
 control start
@@ -212,7 +215,7 @@ ask 'CREATE EXTENSION amcheck'
 echo "result indexes $(ask "SELECT count(bt_index_parent_check(oid, true)) FROM pg_class
 	WHERE relname LIKE 'pgbench%pkey'")"
 control -m fast stop
-$as bin/pg_checksums -c -D pg >/tmp/sums 2>&1 || {{ cat /tmp/sums; echo 'not ok pg_checksums'; }}
+$as bin/pg_checksums -c -D pg >/run/work/sums 2>&1 || {{ cat /run/work/sums; echo 'not ok pg_checksums'; }}
 """
 
 
@@ -256,7 +259,7 @@ _GIT_SCRIPT = """
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_OPTIONAL_LOCKS=0
 cd repo; chown -R root:root .
 git -c pack.threads=2 -c pack.windowMemory=24m -c gc.writeCommitGraph=true gc -q --prune=now || echo 'not ok git gc'
-git fsck --full --strict >/tmp/fsck 2>&1 || { cat /tmp/fsck; echo 'not ok git fsck'; }
+git fsck --full --strict >/run/work/fsck 2>&1 || { cat /run/work/fsck; echo 'not ok git fsck'; }
 rm -rf mm lib kernel
 git checkout -q . || echo 'not ok git checkout'
 echo "result head $(git rev-parse HEAD)"

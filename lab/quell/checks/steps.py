@@ -66,6 +66,8 @@ class Said:
 # hangs, and to die.
 _DRIVER = """
 PATH=$PATH:/usr/sbin:/sbin
+# For the steps' files: what the guest has in /tmp is the host's.
+mkdir -m 1777 /run/work
 SETUP
 echo -1000 > /proc/self/oom_score_adj
 # The kernel's clock, and its counts of pages: in $up, $parked and $stolen.

@@ -65,10 +65,10 @@ def step_of(name: str, names: Sequence[str], seconds: int) -> steps.Step:
     workers = _WORKERS if len(names) == 1 else 1
     words = " ".join(f"--{each} {workers} {STRESSORS[each]}" for each in names)
     command = (
-        f"stress-ng {words} --timeout {seconds} --verify --metrics --yaml /tmp/metrics; code=$?;"
-        f" cat /tmp/metrics; [ $code = {_NO_RESOURCE} ] && code=4; exit $code"
+        f"stress-ng {words} --timeout {seconds} --verify --metrics --yaml /run/work/metrics; code=$?;"
+        f" cat /run/work/metrics; [ $code = {_NO_RESOURCE} ] && code=4; exit $code"
     )
-    return steps.Step(name, command, seconds + _MARGIN_S, "rm -f /tmp/metrics")
+    return steps.Step(name, command, seconds + _MARGIN_S, "rm -f /run/work/metrics")
 
 
 _METRIC = re.compile(r"^ +- stressor: (\S+)\n((?: +[\w-]+: .*\n)*)", re.M)
