@@ -29,7 +29,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -451,8 +451,9 @@ def supervise(
     terminal: bool = False,
     pass_fds: Sequence[int] = (),
     fail_on_oops: bool = True,
+    cut: Callable[[], bool] | None = None,
 ) -> str:
-    """Run QEMU until it ends by itself; the console's text.
+    """Run QEMU until it ends by itself, or ``cut`` says to cut its power; the console's text.
 
     Raises GuestPanic with the oops when the console shows one, GuestTimeout
     at a limit (each names the console log), GuestError when QEMU itself fails
@@ -474,6 +475,8 @@ def supervise(
             now = time.monotonic()
             if booted is None and _size(frames) > 0:
                 booted = now
+            if cut is not None and cut():
+                return _text(console)
             size = _size(console)
             if size != seen and fail_on_oops and oopsed is None:
                 seen = size
@@ -542,13 +545,15 @@ def boot(
     terminal: bool = False,
     fail_on_oops: bool = True,
     boot_timeout: float | None = None,
+    cut: Callable[[], bool] | None = None,
 ) -> GuestResult:
     """Boot ``image``, run ``job`` in it and wait for the end.
 
     ``rundir`` (an existing folder) receives console.log, frames, stdout,
     stderr and qemu.log. ``timeout`` is the command's, in seconds. ``live``
     also copies the command's output to ours and our stdin to it; with
-    ``terminal`` the command gets our terminal instead.
+    ``terminal`` the command gets our terminal instead. ``cut`` is asked all the time: when it
+    says yes QEMU is killed, and what is known is returned, with exit code -1.
 
     Raises UsageError when the command or its directory does not exist in the
     guest, GuestPanic, GuestTimeout, GuestError (see ``supervise``), and
@@ -595,6 +600,7 @@ def boot(
                     limits=Limits(boot_timeout or BOOT_TIMEOUT_S[machine.accel], timeout),
                     qemu_log=rundir / "qemu.log",
                     fail_on_oops=fail_on_oops,
+                    cut=cut,
                     **options,
                 )
                 break
@@ -615,7 +621,7 @@ def boot(
     try:
         frames = measure.parse_frames(files.frames.read_bytes())
     except measure.FramesError as error:
-        if oops:
+        if oops or cut is not None:
             return result
         error.log = files.console
         error.detail = proc.tail(console.replace("\r", ""), 8)

@@ -76,6 +76,7 @@ TOOLS = (
     Prerequisite("cmake", "cmake", "builds llama.cpp"),
     Prerequisite("g++", "g++", "builds llama.cpp"),
 )
+STRESS = (Prerequisite("stress-ng", "stress-ng", "stresses memory management"),)
 MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),

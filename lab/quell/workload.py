@@ -403,14 +403,14 @@ def _image(
     return image
 
 
-def make_ext4(image: Path, root: Path) -> None:
-    """An ext4 image with the content of ``root`` and some room, its tables fully initialized."""
+def make_ext4(image: Path, root: Path, room: int = 32 * MIB) -> None:
+    """An ext4 image with the content of ``root`` and ``room`` bytes, its tables initialized."""
     used = sum(
         os.lstat(os.path.join(folder, name)).st_size + 4096
         for folder, _, files in os.walk(root)
         for name in [".", *files]
     )
-    blocks = (used * 105 // 100 + 32 * MIB) // MIB + 1
+    blocks = (used * 105 // 100 + room) // MIB + 1
     program = prereq.which("mkfs.ext4")
     if program is None:
         raise UsageError("the program mkfs.ext4 is missing; ./quell doctor says how to install it")

@@ -133,7 +133,8 @@ def test_sum_over_parts(
         test_command.importlib, "import_module", lambda name: Part(parts[name])
     )
     # cli has imported the command already; only the parts are looked up.
-    args = type("Args", (), {"only": None, "full": False, "build": []})()
+    wanted = {"only": None, "full": False, "build": [], "resume": False, "junit": None, "ktap": None}
+    args = type("Args", (), wanted)()
     assert test_command.main(args) == 1
     out = capsys.readouterr().out
     assert "mm/luf.c: bad" in out and "the guest hangs\noops" in out and "chatter" not in out

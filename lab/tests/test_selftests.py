@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quell import machine
-from quell.checks import selftests
+from quell.checks import ktap, selftests, steps
 from quell.checks.selftests import Outcome, Selftest
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -93,23 +93,19 @@ def test_output_that_is_no_result() -> None:
     assert selftests.read_results("") == {}
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [(0, "pass"), (4, "skip"), (1, "fail"), (127, "fail"), (124, "timeout"), (137, "signal 9"),
-     (139, "signal 11")],
-)  # fmt: skip
-def test_exit_codes(code: int, status: str) -> None:
-    assert selftests.read_status(code) == status
-
-
 A, B, C = (Selftest("mm", name) for name in "abc")
-LOG = "[    1.0] quell selftest %d\r\n"
+LOG = "[    1.0] quell step %d\r\n"
 PANIC = "[    2.0] BUG: unable to handle page fault\r\n[    2.1] Oops: 0002 [#1]\r\n"
+
+
+def _read(stdout: str, console: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
+    found = steps.read(stdout, console, [selftests.step_of(test) for test in tests])
+    return {name: selftests.read_outcome(said) for name, said in found.items()}
 
 
 def test_guest_says_how_each_went() -> None:
     said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\nno newline\n@quell end 1 4\n"
-    found = selftests.read_guest(said, LOG % 0 + LOG % 1, [A, B, C])
+    found = _read(said, LOG % 0 + LOG % 1, [A, B, C])
     assert list(found) == ["mm/a", "mm/b"]  # c never began
     assert (found["mm/a"].status, found["mm/a"].results) == ("pass", {"x": "ok"})
     assert found["mm/b"].status == "skip"
@@ -118,25 +114,25 @@ def test_guest_says_how_each_went() -> None:
 
 def test_test_that_takes_the_guest_with_it() -> None:
     said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\nok 1 y\n"
-    found = selftests.read_guest(said, LOG % 0 + LOG % 1 + PANIC, [A, B, C])
+    found = _read(said, LOG % 0 + LOG % 1 + PANIC, [A, B, C])
     assert (found["mm/b"].status, found["mm/b"].results["y"]) == ("crash", "ok")
     sysrq = "sysrq: Show Blocked State\r\nsysrq: Trigger a crash\r\nKernel panic - not syncing\r\n"
-    assert selftests.read_guest(said, LOG % 1 + sysrq, [A, B])["mm/b"].status == "hang"
-    assert selftests.read_guest(said, LOG % 0 + LOG % 1, [A, B])["mm/b"].status == "hang"
-    assert selftests.read_guest("", PANIC, [A]) == {}
+    assert _read(said, LOG % 1 + sysrq, [A, B])["mm/b"].status == "hang"
+    assert _read(said, LOG % 0 + LOG % 1, [A, B])["mm/b"].status == "hang"
+    assert _read("", PANIC, [A]) == {}
 
 
 def test_kernel_that_complains_is_a_result() -> None:
     said = "\n@quell begin 0\n\n@quell end 0 0\n\n@quell begin 1\n\n@quell end 1 0\n"
     log = LOG % 0 + "WARNING: CPU: 1 PID: 7 at mm/rmap.c:9\r\n" + LOG % 1 + "rcu: INFO: a stall\r\n"
-    found = selftests.read_guest(said, log + "watchdog: BUG: soft lockup - CPU#0\r\n", [A, B])
+    found = _read(said, log + "watchdog: BUG: soft lockup - CPU#0\r\n", [A, B])
     assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
     assert found["mm/b"].results == {}
 
 
 def test_kernel_that_dies_between_two_tests() -> None:
     said = "\n@quell begin 0\n\n@quell end 0 0\n"
-    found = selftests.read_guest(said, LOG % 0 + PANIC, [A, B])
+    found = _read(said, LOG % 0 + PANIC, [A, B])
     assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
 
 
@@ -211,10 +207,10 @@ def test_table_and_ktap() -> None:
     assert "not ok: mm/c: y: stock ok, ok, ok; Quell not ok, not ok, not ok" in result.details
     assert "rerun: mm/e: y: stock ok; Quell not ok in run 1" in result.details
     assert result.details.endswith("13 results compared, 11 the same on both kernels")
-    lines = selftests.ktap(tests, rounds).splitlines()
+    lines = ktap(result.cases).splitlines()
     assert lines[:2] == ["KTAP version 1", "1..6"]
     assert "not ok 3 mm/c" in lines
-    assert "ok 4 mm/d # SKIP on both" in lines
+    assert "ok 4 mm/d # SKIP skip on stock too" in lines
     assert "ok 6 mm/slow # SKIP it takes a day" in lines
 
 
@@ -289,7 +285,7 @@ def test_guest_that_begins_nothing(
         (rundir / "console.log").write_text("")
 
     monkeypatch.setattr(machine, "boot", silent)
-    with pytest.raises(QuellError, match="did not begin the selftest mm/a"):
+    with pytest.raises(QuellError, match="stock kernel did not begin mm/a"):
         ready.run("stock", [A])
 
     def missing(*_: object, **__: object) -> None:
@@ -310,18 +306,10 @@ def test_groups_share_a_guest() -> None:
 
 
 def test_driver_is_a_shell_script() -> None:
-    text = selftests.script(selftests.TESTS)
+    text = steps.script([selftests.step_of(test) for test in selftests.TESTS], selftests._SETUP)
     done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert text.count("\nrun ") == len(selftests.TESTS)
-
-
-def test_busy_host_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftests.os, "cpu_count", lambda: 2)
-    for load, times in ((0.0, 1), (2.0, 1), (7.0, 3)):
-        monkeypatch.setattr(selftests.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert selftests.patience() == times
-    assert "run 0 270 mm 0" in selftests.script([A], 3)
 
 
 def test_names_are_unique() -> None:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shlex
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from quell import build, machine, measure, prereq, proc, source, ui, workload
-from quell.checks import CheckResult
-from quell.errors import QuellError, UsageError
+from quell.checks import Case, CheckResult, ktap, steps
+from quell.errors import QuellError
 from quell.paths import Cache, atomic_dir
 
 KERNELS = ("stock", "quell")
@@ -38,8 +36,6 @@ _APPEND = (f"brd.rd_size={_SWAP_KB}", "no_timer_check")
 _GROUP = 12
 # Runs of a test that differed, the first one included.
 _ROUNDS = 3
-# Seconds beyond its limit after which a test that cannot be killed brings the guest down.
-_OVERDUE_S = 25
 
 
 @dataclass(frozen=True)
@@ -332,44 +328,12 @@ def read_results(text: str) -> dict[str, str]:
     return results
 
 
-def read_status(code: int) -> str:
-    """What a test's exit code, as the guest's timeout(1) and shell pass it on, means."""
-    if code == 124:
-        return "timeout"
-    if code > 128:
-        return f"signal {code - 128}"
-    return {0: "pass", 4: "skip"}.get(code, "fail")
-
-
-_SAID = re.compile(r"\n?@quell begin (\d+)\n(.*?)(?:\n@quell end \1 (\d+)\n|\Z)", re.S)
-_LOGGED = re.compile(r"quell selftest (\d+)$", re.M)
-# A host that is slow lets a guest's CPU stand still: no lockup is one.
-_COMPLAINT = re.compile(
-    r"WARNING: |BUG: (?!soft lockup|workqueue lockup)|\bOops\b|Kernel panic|general protection fault"
-)
-
-
-def read_guest(stdout: str, console: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
-    """What a guest that was given ``tests`` said of each that began.
-
-    The one that has no end took the guest with it: its status is crash, or hang when it was
-    the guest's own watchdog that ended it, or nobody did.
-    """
-    console = console.replace("\r", "")
-    logs = _LOGGED.split(console)
-    kernel = {int(number): said for number, said in zip(logs[1::2], logs[2::2], strict=True)}
-    outcomes = {}
-    for number, text, code in _SAID.findall(stdout):
-        test, log = tests[int(number)], kernel.get(int(number), "")
-        if code:
-            status = read_status(int(code))
-        else:
-            status = "crash" if machine.find_oops(log) and "sysrq: Trigger" not in log else "hang"
-        results = read_results(text)
-        if _COMPLAINT.search(log) and status != "hang":
-            results["the kernel's log is clean"] = "not ok"
-        outcomes[test.name] = Outcome(status, results, f"{text}\n--- kernel log\n{log}")
-    return outcomes
+def read_outcome(said: steps.Said) -> Outcome:
+    """The outcome of a test that ran as a step."""
+    results = read_results(said.text)
+    if steps.complaints(said.log) and said.status != "hang":
+        results["the kernel's log is clean"] = "not ok"
+    return Outcome(said.status, results, f"{said.text}\n--- kernel log\n{said.log}")
 
 
 # --- comparing ----------------------------------------------------------------
@@ -429,13 +393,14 @@ def _verdict(rounds: Sequence[Round]) -> str:
 
 
 def report(tests: Sequence[Selftest], rounds: Mapping[str, Sequence[Round]]) -> CheckResult:
-    """The table of all tests, a row each, then what differs; counts tests."""
+    """The table of all tests, a row each, then what differs; a test is a case."""
     rows = [f"{'test':<42} {'stock':<22} {'Quell':<22} ok/not ok/skipped"]
-    passed = failed = skipped = compared = equal = 0
+    cases = []
+    compared = equal = 0
     notes = []
     for test in tests:
         if test.hopeless:
-            skipped += 1
+            cases.append(Case(test.name, "skipped", test.hopeless))
             rows.append(f"{test.name:<42} {'not run':<22} {'not run':<22} {test.hopeless}")
             continue
         runs = rounds[test.name]
@@ -444,17 +409,15 @@ def report(tests: Sequence[Selftest], rounds: Mapping[str, Sequence[Round]]) -> 
         names = {*_values(stock), *_values(quell)}
         compared += len(names)
         equal += len(names - different.keys())
+        found = [f"{name}: stock {left}; Quell {right}" for name, (left, right) in different.items()]
         if different:
-            failed += 1
+            cases.append(Case(test.name, "failed", "\n".join(found)))
         elif stock.says_nothing() or (stock.status != "pass" and "ok" not in stock.results.values()):
-            skipped += 1
+            cases.append(Case(test.name, "skipped", f"{stock.status} on stock too"))
         else:
-            passed += 1
+            cases.append(Case(test.name))
         rows.append(f"{test.name:<42} {stock.summary():<22} {quell.summary():<22} {_verdict(runs)}")
-        notes += [
-            f"not ok: {test.name}: {name}: stock {left}; Quell {right}"
-            for name, (left, right) in different.items()
-        ]
+        notes += [f"not ok: {test.name}: {text}" for text in found]
         if len(runs) > 1:
             notes += [
                 f"rerun: {test.name}: {name}: stock {left}; Quell {right} in run {number}"
@@ -464,72 +427,30 @@ def report(tests: Sequence[Selftest], rounds: Mapping[str, Sequence[Round]]) -> 
             ]
     rows += notes
     rows.append(f"{compared} results compared, {equal} the same on both kernels")
-    return CheckResult(passed, failed, skipped, "\n".join(rows))
-
-
-def ktap(tests: Sequence[Selftest], rounds: Mapping[str, Sequence[Round]]) -> str:
-    """The comparison as KTAP: a test that is the same on both kernels is ok."""
-    lines = ["KTAP version 1", f"1..{len(tests)}"]
-    for number, test in enumerate(tests, 1):
-        if test.hopeless:
-            lines.append(f"ok {number} {test.name} # SKIP {test.hopeless}")
-            continue
-        runs = rounds[test.name]
-        different = judge(runs)
-        stock, quell = runs[0]
-        lines += [f"# {name}: stock {a}; Quell {b}" for name, (a, b) in different.items()]
-        skip = " # SKIP on both" if stock.says_nothing() and quell.says_nothing() else ""
-        lines.append(f"{'not ' if different else ''}ok {number} {test.name}{skip}")
-    return "\n".join(lines) + "\n"
+    return CheckResult.of(cases, "\n".join(rows))
 
 
 # --- running ------------------------------------------------------------------
 
-# A test gets a session of its own, so that all it started can be ended with it. One that even
-# SIGKILL does not end is waited for in vain: the kernel is made to say where it hangs, and to die.
-_DRIVER = """
-PATH=$PATH:/usr/sbin:/sbin
-mkswap /dev/ram0 >/dev/null && swapon /dev/ram0
-echo -1000 > /proc/self/oom_score_adj
-run() {
-	cd DATA/$3
-	sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory
-	echo 0 > /proc/sys/vm/overcommit_memory
-	echo $4 > /proc/sys/vm/nr_hugepages
-	eval "$5" >/dev/null 2>&1
-	echo "<4>quell selftest $1" > /dev/kmsg
-	printf '\\n@quell begin %s\\n' $1
-	setsid timeout -k 5 $2 sh -c "echo 0 > /proc/self/oom_score_adj; $6" </dev/null 2>&1 &
-	test=$!
-	setsid sh -c "sleep $(($2 + OVERDUE)); echo w > /proc/sysrq-trigger; echo c > /proc/sysrq-trigger" &
-	guard=$!
-	wait $test
-	code=$?
-	kill -s KILL -- -$guard -$test 2>/dev/null
-	printf '\\n@quell end %s %s\\n' $1 $code
-}
-"""
+# Huge pages and what a test may lock are as they were for each.
+_SETUP = "mkswap /dev/ram0 >/dev/null && swapon /dev/ram0"
 
 
-def patience() -> int:
-    """By how much limits are longer on a host that is busy with other things."""
-    return min(3, max(1, round(os.getloadavg()[0] / (os.cpu_count() or 1))))
-
-
-def script(tests: Sequence[Selftest], times: int = 1) -> str:
-    """What the guest's shell does to run ``tests``, each for at most ``times`` its limit."""
-    lines = [_DRIVER.replace("DATA", measure.DATA_DIR).replace("OVERDUE", str(_OVERDUE_S))]
-    for number, test in enumerate(tests):
-        # As a user who may not lock what he likes.
-        nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
-        command = f"{nobody if test.program == 'on-fault-limit' else ''}./{test.command}"
-        if test.suite != "proc":
-            # Or else what was said is lost with a program that is ended; proc's tests look
-            # at their own mappings.
-            command = f"stdbuf -oL {command}"
-        words = [str(number), str(test.limit * times), test.suite, str(test.huge), test.before, command]
-        lines.append(f"run {shlex.join(words)}")
-    return "\n".join(lines) + "\ntrue\n"
+def step_of(test: Selftest) -> steps.Step:
+    """``test`` for the guest's shell."""
+    # As a user who may not lock what he likes.
+    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
+    command = f"{nobody if test.program == 'on-fault-limit' else ''}./{test.command}"
+    if test.suite != "proc":
+        # Or else what was said is lost with a program that is ended; proc's tests look
+        # at their own mappings.
+        command = f"stdbuf -oL {command}"
+    before = (
+        "sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory;"
+        f" cd {measure.DATA_DIR}/{test.suite}; echo 0 > /proc/sys/vm/overcommit_memory;"
+        f" echo {test.huge} > /proc/sys/vm/nr_hugepages; {test.before}"
+    )
+    return steps.Step(test.name, command, test.limit, before)
 
 
 @dataclass(frozen=True)
@@ -542,50 +463,23 @@ class _Bench:
 
     def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
         """Run ``tests`` in one guest, as far as it comes."""
-        image = self.images[kernel]
         guest = machine.Machine(
-            accel=machine.choose_accelerator("auto", image, self.cache).name,
-            cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND,
+            cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND
+        )
+        found = steps.boot(
+            kernel, self.images[kernel], guest, [step_of(test) for test in tests], self.cache,
+            setup=_SETUP, data=self.disk,
         )  # fmt: skip
-        times = patience()
-        job = machine.Job(["/bin/sh", "-c", script(tests, times)], data=self.disk)
-        limit = 60 + sum(test.limit * times + _OVERDUE_S for test in tests)
-        with tempfile.TemporaryDirectory(prefix="selftests-", dir=self.cache.folder("run")) as temp:
-            rundir = Path(temp)
-            try:
-                machine.boot(
-                    guest, image, job, rundir, cache=self.cache, timeout=limit, fail_on_oops=False
-                )
-            except UsageError:
-                raise
-            except QuellError as error:
-                # What it said until then is worth reading, if it said anything.
-                error.log = machine.save_log(error.log, self.cache)
-                if not (rundir / "stdout").exists() or not (rundir / "stdout").stat().st_size:
-                    raise
-            said, console = (
-                (rundir / name).read_text(errors="replace") for name in ("stdout", "console.log")
-            )
-            found = read_guest(said, console, tests)
-            if not found:
-                raise QuellError(
-                    f"the {kernel} kernel did not begin the selftest {tests[0].name}",
-                    log=machine.save_log(rundir / "console.log", self.cache),
-                )
-        return found
+        return {name: read_outcome(said) for name, said in found.items()}
 
     def run(self, kernel: str, tests: Sequence[Selftest], number: int = 1) -> dict[str, Outcome]:
         """Run all of ``tests``, after one that took the guest with it in a new guest."""
-        outcomes: dict[str, Outcome] = {}
-        left = list(tests)
-        while left:
-            outcomes |= self.boot(kernel, left)
-            left = [test for test in left if test.name not in outcomes]
-        folder = self.cache.logs / "selftests" / kernel
-        folder.mkdir(parents=True, exist_ok=True)
+        outcomes = steps.run_all(tests, partial(self.boot, kernel))
         for name, outcome in outcomes.items():
-            file = re.sub(r"[^\w.-]+", "-", name) + (f".{number}" if number > 1 else "")
-            (folder / f"{file}.log").write_text(f"{outcome.status}\n{outcome.text}")
+            steps.keep(
+                self.cache.logs / "selftests" / kernel, f"{name}.{number}" if number > 1 else name,
+                f"{outcome.status}\n{outcome.text}",
+            )  # fmt: skip
         return outcomes
 
 
@@ -646,10 +540,10 @@ def run(cache: Cache) -> CheckResult:
     rounds = compare_all(TESTS, bench.run)
     result = report(TESTS, rounds)
     folder = cache.logs / "selftests"
-    (folder / "summary.ktap").write_text(ktap(TESTS, rounds))
-    unknown = _unknown(disk.parent / "root")
-    more = f"\nnot in the list, and not run: {', '.join(unknown)}" if unknown else ""
-    return CheckResult(
-        result.passed, result.failed, result.skipped + len(unknown),
-        f"{result.details}{more}\nwhat the tests said: {folder}",
-    )  # fmt: skip
+    (folder / "summary.ktap").write_text(ktap(result.cases))
+    unknown = [Case(name, "skipped", "not in the list") for name in _unknown(disk.parent / "root")]
+    names = ", ".join(case.name for case in unknown)
+    more = f"\nnot in the list, and not run: {names}" if unknown else ""
+    return CheckResult.of(
+        [*result.cases, *unknown], f"{result.details}{more}\nwhat the tests said: {folder}"
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quell import build, machine, measure, source, ui, workload
-from quell.checks import CheckResult
+from quell.checks import Case, CheckResult
 from quell.checks.vm import BRD, XFS, read_tap, selftests
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -271,9 +271,16 @@ def _intact_and_variants(bench: _Bench, args: Sequence[str], timeout: float) -> 
     args = ["--seconds", str(VARIANT_S)]
     for name, append in VARIANTS.items():
         results.append(_intact(bench, args, VARIANT_S + _MARGIN_S, name, append))
-    passed = sum(good for good, _ in results)
-    text = "\n".join(text for _, text in results)
-    return CheckResult(passed, len(results) - passed, 0, text)
+    return _result(results, [text for _, text in results])
+
+
+def _result(results: Sequence[tuple[bool, str]], rows: Sequence[str]) -> CheckResult:
+    """A case for each of ``results``, in whose text its name comes first."""
+    cases = []
+    for good, text in results:
+        name = text.removeprefix("not ok: ").partition("\n")[0]
+        cases.append(Case(name, "passed" if good else "failed", "" if good else text))
+    return CheckResult.of(cases, "\n".join(rows))
 
 
 def run(cache: Cache) -> CheckResult:
@@ -299,14 +306,12 @@ def run_mutants(cache: Cache) -> CheckResult:
         names = bench.mutants()
         with ui.progress("mutants", len(names)) as bar:
             for name in names:
-                good, text = _mutant(bench, name)
-                results.append(good)
-                rows.append(text)
+                results.append(_mutant(bench, name))
+                rows.append(results[-1][1])
                 bar.advance()
         if not names:
-            results.append(False)
-            rows.append("not ok: the debug kernel has no mutants")
-        passed = sum(results)
-        return CheckResult(passed, len(results) - passed, 0, "\n".join(rows))
+            results.append((False, "not ok: the debug kernel has no mutants"))
+            rows.append(results[-1][1])
+        return _result(results, rows)
 
     return _with_bench(cache, each)

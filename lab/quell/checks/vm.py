@@ -13,12 +13,12 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from quell import build, machine, measure, prereq, proc, source, tree, workload
-from quell.checks import CheckResult
+from quell.checks import Case, CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
@@ -52,18 +52,14 @@ _FILE_SYSTEMS = {
 
 @dataclass
 class _Tally:
-    """Counts what the tests say."""
+    """Collects what the tests say."""
 
-    passed: int = 0
-    skipped: int = 0
-    failed: int = 0
+    cases: list[Case] = field(default_factory=list)
     details: str = ""
 
     def check(self, good: bool, name: str, detail: str = "") -> None:
-        if good:
-            self.passed += 1
-        else:
-            self.failed += 1
+        self.cases.append(Case(name, "passed" if good else "failed", "" if good else detail))
+        if not good:
             self.details += f"not ok: {name}\n" + (f"{detail}\n" if detail else "")
 
 
@@ -100,8 +96,8 @@ def selftests(folder: Path) -> dict[str, Path]:
 def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
     """What a selftest said."""
     passed, failed, skipped = read_tap(guest.stdout)
-    tally.passed += len(passed)
-    tally.skipped += len(skipped)
+    tally.cases += [Case(f"{name}: {test}") for test in passed]
+    tally.cases += [Case(f"{name}: {test}", "skipped") for test in skipped]
     for test in failed:
         tally.check(False, f"{name}: {test}", guest.stderr)
     if guest.exit_code and not failed:
@@ -175,17 +171,19 @@ def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
         )
 
 
-# Memory blocks go and come back while a workload that checks what it reads is at work.
-_HOTPLUG = """
-WORK & work=$!; gone=0
-for round in 1 2 3 4; do
+# Each memory block goes and comes back once; counted in $gone.
+BLOCKS = """
 	for block in /sys/devices/system/memory/memory*; do
 		case $(cat $block/valid_zones) in *Movable*) ;; *) continue;; esac
 		timeout 20 sh -c "echo offline > $block/state" && gone=$((gone + 1))
 		sleep 0.2
 		echo online_movable > $block/state || :
 	done
-done
+"""
+# The same while a workload that checks what it reads is at work.
+_HOTPLUG = f"""
+WORK & work=$!; gone=0
+for round in 1 2 3 4; do {BLOCKS} done
 wait $work || exit
 echo "$gone blocks were taken away" >&2
 [ $gone -ge 4 ]
@@ -361,4 +359,4 @@ def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]
             except QuellError as error:
                 log = f"\nlog: {error.log}" if error.log else ""
                 tally.check(False, error.message, f"{error.detail}{log}")
-    return CheckResult(tally.passed, tally.failed, tally.skipped, tally.details)
+    return CheckResult.of(tally.cases, tally.details)

@@ -9,9 +9,11 @@ under attack on the debug
 kernel. Only where they are named, or with --full: mutants, the same with each
 deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
 whose results have to be the same on stock and on Quell; builds, in which Quell is
-compiled in many configurations, without a warning that stock does not have. With
---full, those parts that have a long form take it. The output of a part that failed
-is printed.
+compiled in many configurations, without a warning that stock does not have; stress,
+stress-ng's memory stressors on both; faults, failing allocations, disks, CPUs,
+memory and power under load; programs, databases, git and gcc under memory pressure on
+both. With --full, those parts that have a long form take it; --resume leaves out
+what passed before with the same inputs. The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
 
@@ -21,10 +23,11 @@ import argparse
 import importlib
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from quell import configurations, ui
-from quell.checks import CheckResult
-from quell.errors import QuellError
+from quell.checks import CheckResult, summary
+from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
 PARTS = {
@@ -40,15 +43,19 @@ PARTS = {
     "mutants": "quell.checks.mutants",
     "selftests": "quell.checks.selftests",
     "builds": "quell.checks.builds",
+    "stress": "quell.checks.stress",
+    "faults": "quell.checks.faults",
+    "programs": "quell.checks.programs",
 }
 # Only with --only or --full.
-EXTRA = ("mutants", "selftests", "builds")
+EXTRA = ("mutants", "selftests", "builds", "stress", "faults", "programs")
 
 EXAMPLES = """\
 ./quell test
 ./quell test --only lab --only export
 ./quell test --only builds --build no-numa
-./quell test --full
+./quell test --full --resume
+./quell test --only vm --junit results.xml --ktap results.ktap
 """
 
 
@@ -63,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--full", action="store_true",
-        help="the long form: 100 million reads in torture, mutants, selftests, builds, "
-        "and each first part of the exported series compiled",
+        help="the long form: 100 million reads in torture, each first part of the exported series "
+        f"compiled, and {', '.join(EXTRA)}",
     )
     parser.add_argument(
         "--build",
@@ -73,6 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="of builds, only this configuration (may be repeated; implies --only builds)",
     )
+    parser.add_argument(
+        "--resume", action="store_true",
+        help="do not run parts again that passed with the same files of this repository",
+    )
+    parser.add_argument(
+        "--junit", type=Path, metavar="FILE", help="write what ran, failed and was skipped as JUnit XML"
+    )
+    parser.add_argument("--ktap", type=Path, metavar="FILE", help="the same as KTAP")
 
 
 def run_part(
@@ -92,32 +107,57 @@ def run_part(
     return result
 
 
+def _write(parts: Sequence[summary.Part], args: argparse.Namespace) -> None:
+    """The summaries that were asked for; UsageError when one cannot be written."""
+    try:
+        if args.ktap:
+            args.ktap.write_text(summary.ktap(parts))
+        if args.junit:
+            summary.write_junit(parts, args.junit)
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
+
+
 def main(args: argparse.Namespace) -> int:
     """Run the parts and print the sum."""
     cache = Cache()
     if args.build:
         configurations.choose(args.build)
         args.only = [*(args.only or ()), "builds"]
-    passed = failed = skipped = 0
+    summary.prepare((args.junit, args.ktap), args.junit is not None, cache)
+    key = summary.inputs()
+    parts: list[summary.Part] = []
     for name in PARTS:
         if name not in (args.only or PARTS) or (
             name in EXTRA and not (args.only or args.full)
         ):
             continue
+        earlier = summary.passed_on(cache, name, args.full, key) if args.resume else ""
+        if earlier:
+            print(f"{name}: passed on {earlier} with the same inputs", flush=True)
+            parts.append(summary.Part(name, CheckResult(0, 0, 0), 0.0, earlier))
+            continue
         ui.note(f"--- {name}")
         started = time.monotonic()
         result = run_part(name, cache, args.full, args.build)
+        took = time.monotonic() - started
+        parts.append(summary.Part(name, result, took))
         if result.failed and result.details:
             print(result.details.rstrip("\n"), flush=True)
         elif result.details:
             ui.note(result.details.rstrip("\n"))
         print(
             f"{name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped "
-            f"in {ui.duration(time.monotonic() - started)}",
+            f"in {ui.duration(took)}",
             flush=True,
         )
-        passed += result.passed
-        failed += result.failed
-        skipped += result.skipped
+        if not (result.failed or args.build):
+            summary.remember(cache, name, args.full, key)
+        # After each part: what ran is known even if the next one is interrupted.
+        _write(parts, args)
+    _write(parts, args)
+    passed, failed, skipped = (
+        sum(getattr(part.result, word) for part in parts) for word in ("passed", "failed", "skipped")
+    )
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0

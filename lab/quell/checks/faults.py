@@ -1,0 +1,542 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Hostile events under load: nothing may be lost, nothing read that was never written.
+
+The load are Quell's own readers of mapped files, which check each page that they read, under
+memory pressure in a VM. Meanwhile allocations and I/O fail, memory and swap run out, CPUs and
+memory go and come, tasks are frozen and killed; at last the power is cut, and a second
+boot looks at the disk.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quell import build, machine, measure, prereq, proc, source, ui, workload
+from quell.checks import Case, CheckResult, ktap, steps
+from quell.checks.torture import PROGRAM
+from quell.checks.vm import BLOCKS, selftests
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+SHORT_S, LONG_S = 15, 90
+# What a case may take beyond its time: the last pass of the readers has to end.
+_MARGIN_S = 150
+# The file that is read, in MiB; a guest has less memory than that.
+_DATA = 256
+_MEMORY = "128M"
+# Pages that have to be parked, or lazy unmap flush was not at work and nothing was tested.
+_LEAST_PARKED = 200
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An event, or many, while readers read.
+
+    ``event`` is shell: it lasts while ``running``, counts in ``$count`` and says ``wrong WHY``
+    when it sees what must not be. ``prepare`` comes before the readers, ``after`` when they have
+    ended. ``tolerate`` is what a reader may die of (an extended regular expression on its last
+    words; the number of a signal, too): it is started again. ``wrap`` is a command that
+    starts a reader. ``torture``: the user half of luf_torture reads too. ``needs`` is a file
+    without which the case is skipped, ``expected`` a pattern of complaints of the kernel that
+    come with the event, ``least`` how many events there have to be.
+    """
+
+    name: str
+    event: str
+    kernel: str = "quell"
+    memory: str = _MEMORY
+    cpus: int = 2
+    append: tuple[str, ...] = ()
+    prepare: str = ""
+    after: str = ""
+    tolerate: str = ""
+    wrap: str = ""
+    torture: bool = False
+    needs: str = ""
+    expected: str = ""
+    least: int = 1
+
+
+def _inject(kind: str, probability: int, more: str = "") -> str:
+    """Shell: switch on fault injection ``kind`` for those that asked for it, without a word."""
+    return f"""
+F=/sys/kernel/debug/{kind}
+for pair in verbose=0 interval=1 times=-1 space=0 {more} probability={probability}; do
+	echo ${{pair#*=}} > $F/${{pair%=*}} || wrong "cannot set $pair"
+done
+"""
+
+
+# The injected failures themselves are not counted: that some readers died of them is.
+_ALLOCATIONS = dict(
+    kernel="debug",
+    memory="288M",
+    # What reclaims fails too.
+    event="""
+for pid in $(pgrep kswapd); do echo 1 > /proc/$pid/make-it-fail; done
+while running; do
+	echo 2 > /proc/sys/vm/drop_caches; sleep 0.5
+	(echo 1 > /proc/self/make-it-fail; cat /proc/self/maps /proc/vmstat DATA/data > /dev/null) 2>/dev/null ||
+		count=$((count + 1))
+done
+""",
+    after="echo 0 > $F/probability; for pid in $(pgrep kswapd); do echo 0 > /proc/$pid/make-it-fail; done",
+    # No memory for the program, its threads or its mapping; or a page could not be read.
+    tolerate="memory|Cannot|SIGBUS|^signal|rror|fork|allocat",
+    wrap="echo 1 > /proc/self/make-it-fail;",
+)
+_GROUP = """
+G=/sys/fs/cgroup/fault
+mkdir $G; echo $1 > $G/memory.max; echo 0 > $G/memory.swap.max
+killed() { while read name value; do [ $name = oom_kill ] && echo $value; done < $G/memory.events; }
+"""
+FAULTS = (
+    Fault(
+        "failing slab allocations (failslab)", needs="/sys/kernel/debug/failslab/probability",
+        prepare=_inject("failslab", 1, "task-filter=1 ignore-gfp-wait=0 cache-filter=0"),
+        **_ALLOCATIONS,  # type: ignore[arg-type]
+    ),
+    Fault(
+        "failing page allocations (fail_page_alloc)",
+        needs="/sys/kernel/debug/fail_page_alloc/probability",
+        prepare=_inject(
+            "fail_page_alloc", 1, "task-filter=1 ignore-gfp-wait=0 ignore-gfp-highmem=0 min-order=0"
+        ),
+        **_ALLOCATIONS,  # type: ignore[arg-type]
+    ),
+    Fault(
+        "I/O errors in reclaim and refault", kernel="debug", memory="288M",
+        needs="/sys/kernel/debug/fail_make_request/probability",
+        prepare=_inject("fail_make_request", 2),
+        event="""
+while running; do
+	echo 1 > /sys/block/vda/make-it-fail; sleep 1
+	echo 0 > /sys/block/vda/make-it-fail; sleep 0.5
+	count=$((count + 1))
+done
+""",
+        after="""
+grep -q 'I/O error' /run/work/kernel || wrong 'no read failed'
+# What was read in part is read again, and everything is there.
+echo 3 > /proc/sys/vm/drop_caches
+WORK >/dev/null 2>/run/work/said || wrong "after the errors: $(cat /run/work/said)"
+""",
+        tolerate="SIGBUS|Input/output|^signal 7|^signal 9", expected="EXT4-fs error",
+    ),
+    Fault(
+        "memory of a cgroup runs out", memory="160M",
+        prepare=_GROUP.replace("$1", "48M") + "echo 0 > $G/cgroup.procs",
+        event="""
+while running; do
+	timeout 20 sh -c 'echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero' 2>/dev/null
+	count=$(killed)
+done
+""",
+    ),
+    Fault(
+        "memory runs out", memory="192M",
+        event="""
+while running; do
+	timeout 20 sh -c 'echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero' 2>/dev/null
+	while read name value; do [ $name = oom_kill ] && count=$value; done < /proc/vmstat
+done
+""",
+    ),
+    Fault(
+        "swap is full", memory="160M", append=("brd.rd_size=16384",),
+        prepare="mkswap /dev/ram0 >/dev/null; swapon /dev/ram0; echo 200 > /proc/sys/vm/swappiness",
+        # Each holds 2 MB of random content, in pages that can be swapped; the first that finds
+        # no room in swap any more is the last.
+        event="""
+held=0 free=1
+while running && [ $held -lt 24 ] && [ $free -gt 256 ]; do
+	head -c 2M /dev/urandom > /dev/shm/hold.$held
+	held=$((held + 1))
+	while read name value unit; do [ $name = SwapFree: ] && free=$value; done < /proc/meminfo
+	sleep 0.2
+done
+echo "$held files held, $free KB of swap left"
+[ $free -le 256 ] && count=1
+sha256sum /dev/shm/hold.* > /run/work/sums
+while running; do sleep 0.5; done
+""",
+        after="sha256sum -c --quiet /run/work/sums || wrong 'what was in swap is not what it was'",
+    ),
+    Fault(
+        "CPUs go and come", cpus=4, torture=True, memory="192M",
+        event="""
+while running; do
+	for cpu in 1 2 3; do
+		c=/sys/devices/system/cpu/cpu$cpu/online
+		echo 0 > $c && count=$((count + 1)); sleep 0.1
+		echo 1 > $c || wrong "CPU $cpu does not come back"
+	done
+done
+""",
+        least=3,
+    ),
+    Fault(
+        "memory goes and comes", memory="384M", append=("movablecore=256M",), torture=True,
+        prepare="head -c 100M /dev/zero > /dev/shm/fill",
+        event=f"gone=0\nwhile running; do {BLOCKS} done\ncount=$gone",
+    ),
+    Fault(
+        "tasks are frozen", prepare="mkdir /sys/fs/cgroup/frozen",
+        # The frozen reader's pages are taken away by what the other one reads.
+        event="""
+Z=/sys/fs/cgroup/frozen
+sh -c "echo 0 > $Z/cgroup.procs; while :; do WORK >/dev/null 2>/run/work/frozen || break; done" &
+while running; do
+	sleep 0.7
+	echo 1 > $Z/cgroup.freeze; sleep 1
+	grep -q 'frozen 1' $Z/cgroup.events && count=$((count + 1))
+	echo 0 > $Z/cgroup.freeze
+	[ -s /run/work/frozen ] && wrong "the frozen reader: $(cat /run/work/frozen)"
+done
+echo 1 > $Z/cgroup.kill
+""",
+    ),
+    Fault(
+        "readers are killed", memory="160M",
+        event="""
+random() { set -- $(od -An -N1 -tu1 /dev/urandom); echo $1; }
+while running; do
+	PRIVATE >/dev/null 2>/run/work/victim & victim=$!
+	sleep 0.$(($(random) % 9 + 1))$(($(random) % 10))
+	kill -KILL $victim && count=$((count + 1))
+	wait $victim
+	[ -s /run/work/victim ] && wrong "one that was killed: $(cat /run/work/victim)"
+done
+""",
+        least=3,
+    ),
+)  # fmt: skip
+
+_SCRIPT = """
+end=SECONDS; read up rest < /proc/uptime; end=$((${up%.*} + end))
+running() { read up rest < /proc/uptime; [ ${up%.*} -lt $end ]; }
+wrong() { echo "not ok: $*"; : > /run/work/wrong; }
+[ -z "NEEDS" ] || [ -e "NEEDS" ] || { echo "the kernel does not have NEEDS"; exit 4; }
+count=0
+rm -f /run/work/wrong /run/work/passes /run/work/deaths /run/work/done
+PREPARE
+reader() {
+	while running; do
+		sh -c 'echo -1000 > /proc/self/oom_score_adj; WRAP exec "$@"' reader WORK >/dev/null 2>/run/work/reader &
+		echo $! > /run/work/reading
+		wait $!
+		code=$?
+		[ $code = 0 ] && { echo pass >> /run/work/passes; continue; }
+		# At the end a pass need not be complete.
+		[ -e /run/work/done ] && [ ! -s /run/work/reader ] && break
+		[ $code -gt 128 ] && echo "signal $((code - 128))" >> /run/work/reader
+		echo x >> /run/work/deaths
+		# Wrong content is never right.
+		if [ -z 'TOLERATE' ] || grep -qE 'holds|generation' /run/work/reader || ! grep -qE 'TOLERATE' /run/work/reader; then
+			wrong "reader: exit code $code: $(cat /run/work/reader)"
+		fi
+	done
+}
+reader & reader=$!
+torture=
+if [ TORTURE = 1 ]; then
+	STAGED/luf_torture DATA --seconds SECONDS >/run/work/torture 2>&1 & torture=$!
+fi
+EVENT
+while running; do sleep 0.5; done
+: > /run/work/done
+kill $(cat /run/work/reading)
+wait $reader
+if [ -n "$torture" ]; then
+	wait $torture || wrong "luf_torture: $(cat /run/work/torture)"
+fi
+dmesg > /run/work/kernel
+AFTER
+touch /run/work/passes /run/work/deaths
+echo "events: $count, passes: $(wc -l < /run/work/passes), deaths: $(wc -l < /run/work/deaths)"
+[ ! -e /run/work/wrong ]
+"""
+
+
+def script(fault: Fault, seconds: int, work: Sequence[str], staged: Path) -> str:
+    """The shell's part of a case: the readers, and what happens to them."""
+    text = _SCRIPT
+    private = [*work[:-1], "--private-write", "64", work[-1]]
+    for word, value in (
+        ("PREPARE", fault.prepare), ("EVENT", fault.event), ("AFTER", fault.after),
+        ("NEEDS", fault.needs), ("TOLERATE", fault.tolerate), ("WRAP", fault.wrap),
+        ("TORTURE", str(int(fault.torture))), ("SECONDS", str(seconds)), ("STAGED", str(staged)),
+        ("PRIVATE", shlex.join(private)), ("WORK", shlex.join(work)), ("DATA", measure.DATA_DIR),
+    ):  # fmt: skip
+        text = text.replace(word, value)
+    return text
+
+
+_FIGURES = re.compile(r"^events: (\d+), passes: (\d+), deaths: (\d+)$", re.M)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case and what the table shows of it."""
+
+    case: Case
+    kernel: str
+    events: str = "-"
+    passes: str = "-"
+    parked: str = "-"
+    took: float = 0.0
+
+    def text(self) -> str:
+        """The row."""
+        verdict = "ok" if self.case.status == "passed" else self.case.status
+        why = f": {self.case.why.splitlines()[0]}" if self.case.why else ""
+        return (
+            f"{self.case.name:<44} {self.kernel:<6} {self.events:>7} {self.passes:>7} {self.parked:>8}"
+            f"  {verdict}{why}"
+        )
+
+
+_HEAD = f"{'event':<44} {'kernel':<6} {'events':>7} {'passes':>7} {'parked':>8}"
+
+
+def judge(fault: Fault, said: steps.Said) -> Row:
+    """What became of a case."""
+    if said.status == "skip":
+        return Row(Case(fault.name, "skipped", said.text.strip()), fault.kernel)
+    figures = _FIGURES.search(said.text)
+    events, passes = (figures[1], figures[2]) if figures else ("-", "-")
+    wrong = re.findall(r"^not ok: (.*)$", said.text, re.M)
+    if said.status != "pass" and not wrong:
+        wrong.append(f"{said.status}: {proc.tail(said.text, 3)}")
+    wrong += [
+        text for text in steps.complaints(said.log)
+        if not (fault.expected and re.search(fault.expected, text))
+    ]  # fmt: skip
+    if figures and int(events) < fault.least:
+        wrong.append(f"it happened {events} times, not {fault.least}")
+    if not wrong and said.parked < _LEAST_PARKED:
+        wrong.append(f"only {said.parked} pages were parked: lazy unmap flush was not at work")
+    case = Case(fault.name, "failed" if wrong else "passed", "\n".join(wrong), said.seconds)
+    return Row(case, fault.kernel, events, passes, str(said.parked), said.seconds)
+
+
+def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: Path) -> Row:
+    """One case, in a guest of its own."""
+    one = workload.select(["mapped-read"])[0]
+    ready = workload.prepare(one, _DATA // 4 * machine.MIB, cache, {})
+    guest = machine.Machine(
+        memory=machine.parse_memory(fault.memory), cpus=fault.cpus,
+        append=("no_timer_check", *fault.append),
+    )  # fmt: skip
+    step = steps.Step(
+        fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S
+    )
+    said = steps.boot(
+        fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.program
+    )[fault.name]
+    steps.keep(cache.logs / "faults", fault.name, said.whole())
+    return judge(fault, said)
+
+
+# --- power cuts ---------------------------------------------------------------
+
+_CUT_MEMORY = 128 * machine.MIB
+_CUT_DATA = 160 * machine.MIB
+_FILES = 3
+# Readers at work, and records written until the end.
+_WRITE = """
+PATH=$PATH:/usr/sbin:/sbin
+mount /dev/vda /mnt || exit 2
+while :; do READ /mnt/data || { echo "wrong: reader"; exit 1; }; done >/dev/null &
+RECORDS write /mnt FILES
+"""
+_LOOK = """
+PATH=$PATH:/usr/sbin:/sbin
+mount /dev/vda /mnt || exit 2
+dmesg | grep -q 'vda.*recovery complete' && echo recovered
+RECORDS check /mnt SYNCED || exit
+READ /mnt/data >/dev/null || exit
+umount /mnt && e2fsck -fn /dev/vda
+"""
+# Durable records of each file before the power is cut, at least, and then up to some seconds.
+_ENOUGH = 150
+_PATIENCE_S = 240
+
+
+def read_synced(text: str) -> dict[int, int]:
+    """The last record of each file that was reported as durable; torn lines do not count."""
+    found: dict[int, int] = {}
+    for file, number in re.findall(r"^synced (\d+) (\d+)\n", text, re.M):
+        found[int(file)] = max(int(number), found.get(int(file), 0))
+    return found
+
+
+@dataclass
+class _Cut:
+    """Says when to cut: ``delay`` seconds after enough records of all files were durable."""
+
+    stdout: Path
+    delay: float
+    done: bool = False
+    _ready: float = field(default=0.0)
+    _asked: float = field(default=0.0)
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked < 0.2 or not self.stdout.exists():
+            return False
+        self._asked = now
+        synced = read_synced(self.stdout.read_text(errors="replace"))
+        if not self._ready and len(synced) == _FILES and min(synced.values()) >= _ENOUGH:
+            self._ready = now
+        self.done = bool(self._ready) and now - self._ready >= self.delay
+        return self.done
+
+
+def _program(cache: Cache, folder: Path) -> Path:
+    path = folder / "records"
+    origin = Path(__file__).parents[1] / "guest/records.c"
+    proc.run(["gcc", "-O2", "-Wall", "-Wextra", "-static", "-o", path, origin], timeout=120)
+    return path
+
+
+def _boot_disk(
+    kernel: build.Kernel, text: str, disk: Path, rundir: Path, cache: Cache,
+    cut: Callable[[], bool] | None = None,
+) -> machine.GuestResult:  # fmt: skip
+    rundir.mkdir()
+    guest = machine.Machine(
+        accel=machine.choose_accelerator("auto", kernel.image, cache).name, memory=_CUT_MEMORY,
+        append=("no_timer_check",),
+        qemu=(
+            "-drive", f"if=none,id=cut,file={disk},format=raw", "-device", "virtio-blk-pci,drive=cut",
+        ),
+    )  # fmt: skip
+    job = machine.Job(["/bin/sh", "-c", text])
+    times = steps.patience()
+    return machine.boot(
+        guest, kernel.image, job, rundir, cache=cache, timeout=_PATIENCE_S * times, cut=cut,
+        boot_timeout=machine.BOOT_TIMEOUT_S[guest.accel] * times,
+    )  # fmt: skip
+
+
+def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Row:
+    """Cut the power while records are written; is everything there that was durable?"""
+    name = f"the power is cut: {kernel.name} ({number})"
+    started = time.monotonic()
+    wrong = []
+    ready = workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
+    assert ready.program is not None
+    with tempfile.TemporaryDirectory(prefix="cut-", dir=cache.folder("run")) as temp:
+        folder = Path(temp)
+        root = folder / "root"
+        root.mkdir()
+        proc.run([ready.program, "--make", root / "data", str(_CUT_DATA)], timeout=300)
+        disk = folder / "disk.ext4"
+        workload.make_ext4(disk, root, 64 * machine.MIB)
+        shutil.rmtree(root)
+        read = f"{ready.program} --threads 2"
+        words = {"RECORDS": str(_program(cache, folder)), "READ": read, "FILES": str(_FILES)}
+        # Not always at the same moment; and the same moments for both kernels.
+        cut = _Cut(folder / "first/stdout", 0.37 * number % 3)
+        first = _boot_disk(kernel, _fill(_WRITE, words), disk, folder / "first", cache, cut)
+        synced = read_synced(first.stdout)
+        records = sum(synced.values())
+        if not cut.done:
+            wrong.append(f"the guest ended before: {proc.tail(first.stdout + first.stderr, 3)}")
+        wrong += re.findall(r"^(wrong: .*)$", first.stdout, re.M)
+        wrong += steps.complaints(first.console)
+        words["SYNCED"] = " ".join(f"{file}:{number}" for file, number in sorted(synced.items()))
+        steps.keep(cache.logs / "faults", f"{name}-cut", f"{first.stdout}\n{first.console}")
+        if cut.done:
+            second = _boot_disk(kernel, _fill(_LOOK, words), disk, folder / "second", cache)
+            said = second.stdout + second.stderr
+            if second.exit_code:
+                wrong.append(f"after the cut: exit code {second.exit_code}: {proc.tail(said, 5)}")
+            if "recovered" not in second.stdout:
+                wrong.append("the journal was not replayed: nothing was under way")
+            wrong += steps.complaints(second.console)
+            steps.keep(cache.logs / "faults", f"{name}-after", f"{said}\n{second.console}")
+    took = time.monotonic() - started
+    case = Case(name, "failed" if wrong else "passed", "\n".join(wrong), took)
+    return Row(case, kernel.name, "1" if cut.done else "0", str(records), "-", took)
+
+
+def _fill(text: str, words: dict[str, str]) -> str:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
+
+
+# --- all of it ----------------------------------------------------------------
+
+
+def report(rows: Sequence[Row]) -> CheckResult:
+    """The table, a case each."""
+    lines = [_HEAD, *(row.text() for row in rows)]
+    lines += [
+        f"not ok: {row.case.name}: {text}"
+        for row in rows if row.case.status == "failed" for text in row.case.why.splitlines()
+    ]  # fmt: skip
+    lines.append("passes: of a reader over its file; where the power is cut, durable records")
+    return CheckResult.of([row.case for row in rows], "\n".join(lines))
+
+
+def run_faults(cache: Cache, faults: Sequence[Fault], seconds: int, cuts: int) -> CheckResult:
+    """Run ``faults`` for ``seconds`` each, then cut the power ``cuts`` times on each kernel."""
+    prereq.ensure(prereq.VM)
+    names = tuple(dict.fromkeys([*(fault.kernel for fault in faults), *(("stock", "quell") if cuts else ())]))
+    kernels = build.build_kernels(source.debian_source(cache), names, cache)
+    folder = cache.logs / "faults"
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-", dir=cache.folder("run")) as temp,
+        ui.progress("faults", len(faults) + 2 * cuts) as bar,
+    ):
+        programs = Path(temp)
+        if any(fault.torture for fault in faults):
+            assert PROGRAM in selftests(programs)
+        todo: list[tuple[str, str, Callable[[], Row]]] = [
+            (
+                fault.name, fault.kernel,
+                lambda fault=fault: run_fault(  # type: ignore[misc]
+                    fault, kernels[fault.kernel].image, seconds, cache, programs
+                ),
+            )
+            for fault in faults
+        ]  # fmt: skip
+        todo += [
+            (f"the power is cut: {name} ({number})", name,
+             lambda name=name, number=number: power_cut(kernels[name], number, cache))  # type: ignore[misc]
+            for number in range(1, cuts + 1) for name in ("stock", "quell")
+        ]  # fmt: skip
+        for name, kernel, one in todo:
+            try:
+                rows.append(one())
+            except UsageError:
+                raise
+            except QuellError as error:
+                why = "\n".join(filter(None, [error.message, error.detail, str(error.log or "")]))
+                rows.append(Row(Case(name, "failed", why), kernel))
+            bar.advance()
+    result = report(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.ktap").write_text(ktap(result.cases))
+    return CheckResult.of(result.cases, f"{result.details}\nwhat they said: {folder}")
+
+
+def run(cache: Cache) -> CheckResult:
+    """Each event for some seconds, one power cut on each kernel."""
+    return run_faults(cache, FAULTS, SHORT_S, 1)
+
+
+def run_full(cache: Cache) -> CheckResult:
+    """The same for longer, and more power cuts."""
+    return run_faults(cache, FAULTS, LONG_S, 5)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the faults part makes of its guests' output; and the records of the power cuts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from quell.checks import faults, steps
+from quell.checks.faults import FAULTS, Fault
+from quell.paths import Cache
+
+WORK = ["/run/mapped-read", "--threads", "2", "/data"]
+FAULT = Fault("it rains", "true", least=2)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_scripts_are_shell(fault: Fault) -> None:
+    text = faults.script(fault, 15, WORK, Path("/staged"))
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not re.search(r"\b(WORK|DATA|EVENT|PREPARE|AFTER|NEEDS|TOLERATE|WRAP|SECONDS|PRIVATE)\b", text)
+    assert (fault.kernel == "debug") == bool(fault.needs)
+
+
+def _judge(text: str, log: str = "", status: str = "pass", parked: int = 1000) -> tuple[str, str]:
+    row = faults.judge(FAULT, steps.Said(status, text, log, 9.0, parked))
+    return row.case.status, row.case.why
+
+
+def test_what_a_case_needs() -> None:
+    fine = "events: 3, passes: 2, deaths: 0\n"
+    assert _judge(fine) == ("passed", "")
+    wrong = "not ok: reader: exit code 1: Page 7 holds 0x1 in word 0, it should hold 0x2.\n"
+    assert _judge(wrong + fine, status="fail") == ("failed", wrong.removeprefix("not ok: ").strip())
+    assert _judge(fine.replace("3", "1")) == ("failed", "it happened 1 times, not 2")
+    assert _judge(fine, parked=3)[1].startswith("only 3 pages were parked")
+    assert _judge("", status="crash")[1].startswith("crash: ")
+    assert _judge(fine, "luf_debug: VIOLATION: frame 1")[0] == "failed"
+    lacks = "the kernel does not have /sys/kernel/debug/failslab\n"
+    assert _judge(lacks, status="skip") == ("skipped", lacks.strip())
+
+
+def test_complaints_that_come_with_the_event() -> None:
+    disk = Fault("disk", "true", expected="EXT4-fs error")
+    log = "EXT4-fs error (device vda): x\n"
+    fine = steps.Said("pass", "events: 3, passes: 2, deaths: 0\n", log, 9.0, 1000)
+    assert faults.judge(disk, fine).case.status == "passed"
+    assert faults.judge(FAULT, fine).case.status == "failed"
+
+
+def test_table() -> None:
+    good = faults.judge(FAULT, steps.Said("pass", "events: 3, passes: 2, deaths: 0\n", "", 9.0, 1000))
+    bad = faults.judge(FAULT, steps.Said("hang"))
+    result = faults.report([good, bad])
+    assert (result.passed, result.failed) == (1, 1)
+    assert "not ok: it rains: hang: " in result.details
+
+
+def test_durable_records_of_a_torn_report() -> None:
+    assert faults.read_synced("synced 0 7\nsynced 1 3\nsynced 0 19\nsynced 1 2") == {0: 19, 1: 3}
+    assert faults.read_synced("") == {}
+
+
+def test_power_is_cut_after_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(faults.time, "monotonic", lambda: clock[0])
+    cut = faults._Cut(tmp_path / "stdout", 1.0)
+
+    def ask(seconds: float) -> bool:
+        clock[0] += seconds
+        return cut()
+
+    assert not ask(1)
+    (tmp_path / "stdout").write_text("synced 0 900\nsynced 1 900\nsynced 2 1\n")
+    assert not ask(1)
+    (tmp_path / "stdout").write_text("synced 0 900\nsynced 1 900\nsynced 2 901\n")
+    assert not ask(1)
+    assert not ask(0.5)
+    assert ask(0.6)
+    assert cut.done
+
+
+def test_records_notice_what_is_lost(tmp_path: Path) -> None:
+    program = faults._program(Cache(), tmp_path)
+    with (tmp_path / "said").open("w") as out:
+        with subprocess.Popen(
+            [program, "write", tmp_path, "2"], stdout=out, start_new_session=True
+        ) as writer:
+            for _ in range(600):
+                synced = faults.read_synced((tmp_path / "said").read_text())
+                if len(synced) == 2 and min(synced.values()) > 30:
+                    break
+                time.sleep(0.1)
+            # All of its session at once, as the power would.
+            os.killpg(writer.pid, signal.SIGKILL)
+    synced = faults.read_synced((tmp_path / "said").read_text())
+    assert len(synced) == 2
+    words = [f"{file}:{number}" for file, number in synced.items()]
+
+    def check(*what: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [program, "check", tmp_path, *what], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout
+
+    code, said = check(*words)
+    assert (code, said.split()[0]) == (0, "checked")
+    # Records that were promised and are not there, and a byte of one that is.
+    assert check("0:1000000")[0] == 1
+    page = next(i for i in range(2048) if _has_record(tmp_path / "records.1", i, synced[1]))
+    with (tmp_path / "records.1").open("r+b") as file:
+        file.seek(page * 4096 + 1999)
+        byte = file.read(1)
+        file.seek(page * 4096 + 1999)
+        file.write(bytes([byte[0] ^ 1]))
+    code, said = check(*words)
+    assert code == 1
+    assert f"wrong: page {page} of file 1" in said
+
+
+def _has_record(file: Path, page: int, synced: int) -> bool:
+    with file.open("rb") as opened:
+        opened.seek(page * 4096)
+        return 0 < int.from_bytes(opened.read(8), "little") <= synced

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the programs part makes of its guests' output, without a guest."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quell.checks import programs, steps
+from quell.checks.programs import PROGRAMS, Program
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+SAID = "result integrity ok\nresult rows 5|7\n"
+EXPECTED = {"integrity": "ok", "rows": "5|7"}
+GOOD = steps.Said("pass", SAID, "", 10.0, 500, 9000)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_scripts_are_shell(program: Program) -> None:
+    done = subprocess.run(
+        ["sh", "-n"], input=program.script, text=True, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_a_run_needs() -> None:
+    assert programs.problems(GOOD, EXPECTED) == []
+    wrong = steps.Said("pass", SAID.replace("7", "8"), "", 10.0, 500, 9000)
+    assert programs.problems(wrong, EXPECTED) == ["rows is 5|8, not 5|7"]
+    said = steps.Said("fail", "not ok git fsck\n", "", 10.0, 500, 9000)
+    assert programs.problems(said, EXPECTED)[:3] == [
+        "git fsck", "integrity is missing, not ok", "rows is missing, not 5|7",
+    ]  # fmt: skip
+    easy = steps.Said("pass", SAID, "", 10.0, 0, 3)
+    assert "no memory pressure" in programs.problems(easy, EXPECTED)[0]
+    warned = steps.Said("pass", SAID, "WARNING: at mm/x.c\n", 10.0, 500, 9000)
+    assert programs.problems(warned, EXPECTED) == ["WARNING: at mm/x.c"]
+
+
+def test_right_on_both_and_not_slower() -> None:
+    case, row = programs.judge("sqlite", {"stock": [GOOD], "quell": [GOOD]}, EXPECTED, "tcg")
+    assert case.status == "passed"
+    assert row.endswith("2 results ok")
+    bad = steps.Said("crash", "")
+    case, _ = programs.judge("sqlite", {"stock": [GOOD], "quell": [bad]}, EXPECTED, "tcg")
+    assert case.why.startswith("on Quell: integrity is missing")
+    slow = steps.Said("pass", SAID, "", 30.0, 500, 9000)
+    case, _ = programs.judge("sqlite", {"stock": [GOOD] * 3, "quell": [slow] * 3}, EXPECTED, "tcg")
+    assert case.why == "speed -67%, SLOWER"
+
+
+def test_program_that_is_not_installed_is_skipped(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(items: object) -> None:
+        if items == ("a package",):
+            raise UsageError("Debian packages are missing: a package")
+
+    class Kernel:
+        image = Path("/image")
+
+    monkeypatch.setattr(programs.prereq, "ensure", lacking)
+    monkeypatch.setattr(programs.source, "debian_source", lambda _: None)
+    monkeypatch.setattr(programs.build, "build_kernels", lambda *_: {"stock": Kernel, "quell": Kernel})
+    accel = programs.machine.Accelerator("tcg", "it is a test")
+    monkeypatch.setattr(programs.machine, "choose_accelerator", lambda *_: accel)
+
+    def broken(_folder: Path, _cache: Cache) -> dict[str, str]:
+        raise QuellError("it cannot be prepared")
+
+    one = Program("one", broken, "", "96M", 5, ("a package",))  # type: ignore[arg-type]
+    two = Program("two", broken, "", "96M", 5)
+    result = programs.run_programs(cache, [one, two], 1)
+    assert [(case.name, case.status) for case in result.cases] == [("one", "skipped"), ("two", "failed")]
+    assert "it cannot be prepared" in result.details
+
+
+def test_redis_data_is_made_on_the_host(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_KEYS", 10)
+    expected = programs._prepare_redis(tmp_path, cache)
+    before, now = ((tmp_path / name).read_text().splitlines() for name in ("snapshot", "now"))
+    assert [a == b for a, b in zip(before, now, strict=True)] == [False, True] * 5
+    assert expected["now"] != expected["snapshot"]
+    assert (tmp_path / "load").read_bytes().endswith(before[-1].encode() + b"\r\n")

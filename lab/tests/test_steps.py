@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Steps in a guest, without a guest: the script, and what is made of what it says."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from quell.checks import Case, CheckResult, ktap, steps
+from quell.checks.steps import Step
+
+A, B = Step("a", "./a", 90, "cd /x"), Step("b", "./b | cat", 30)
+LOG = "[    1.0] quell step %d\r\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(0, "pass"), (4, "skip"), (1, "fail"), (127, "fail"), (124, "timeout"), (137, "signal 9"),
+     (139, "signal 11")],
+)  # fmt: skip
+def test_exit_codes(code: int, status: str) -> None:
+    assert steps.read_status(code) == status
+
+
+def test_busy_host_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps.os, "cpu_count", lambda: 2)
+    for load, times in ((0.0, 1), (2.0, 1), (7.0, 3)):
+        monkeypatch.setattr(steps.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert steps.patience() == times
+    assert "run 0 270 'cd /x' ./a" in steps.script([A], times=3)
+
+
+def test_driver_runs_in_a_real_shell() -> None:
+    text = steps.script([A, B], "echo setting up")
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\necho setting up\n" in text
+
+
+def test_figures_of_a_step_are_differences() -> None:
+    said = "\n@quell begin 0\nhello\n\n@quell end 0 0 10.50 100 2000 12.75 150 2500\n"
+    found = steps.read(said, LOG % 0, [A, B])["a"]
+    assert (found.status, found.seconds, found.parked, found.stolen) == ("pass", 2.25, 50, 500)
+    assert found.text == "hello\n"
+    plain = steps.read(said.replace(" 10.50 100 2000 12.75 150 2500", ""), LOG % 0, [A])["a"]
+    assert (plain.status, plain.seconds) == ("pass", 0)
+
+
+def test_what_a_sound_kernel_does_not_say() -> None:
+    bad = [
+        "[ 1.0] WARNING: CPU: 1 PID: 7 at mm/rmap.c:9",
+        "[ 1.0] WARNING: possible circular locking dependency detected",
+        "[ 1.0] BUG: Bad page state in process x  pfn:1",
+        "[ 1.0] BUG: KASAN: use-after-free in x",
+        "[ 1.0] luf_debug: VIOLATION: frame 12 is free while its entry is stale",
+        "[ 1.0] EXT4-fs error (device vda): ext4_lookup:1: bad",
+    ]
+    good = [
+        "[ 1.0] watchdog: BUG: soft lockup - CPU#0 stuck for 22s!",
+        "[ 1.0] Out of memory: Killed process 7 (hog)",
+        "[ 1.0] EXT4-fs (vda): mounted filesystem",
+    ]
+    assert steps.complaints("\r\n".join(bad + good)) == bad
+
+
+def test_ktap_and_counts() -> None:
+    cases = [Case("a # b"), Case("c", "failed", "one\ntwo"), Case("d", "skipped", "no\nreally")]
+    result = CheckResult.of(cases, "text")
+    assert (result.passed, result.failed, result.skipped) == (1, 1, 1)
+    assert ktap(cases).splitlines() == [
+        "KTAP version 1", "1..3", "ok 1 a b", "# one", "# two", "not ok 2 c", "ok 3 d # SKIP no",
+    ]  # fmt: skip

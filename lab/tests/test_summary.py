@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The summaries of ``quell test``, and what --resume leaves out."""
+
+from __future__ import annotations
+
+import argparse
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import cli
+from quell.checks import Case, CheckResult, summary
+from quell.checks.summary import Part
+from quell.commands import test as test_command
+from quell.errors import QuellError
+from quell.paths import Cache
+
+CASES = [
+    Case("reads", seconds=2.5),
+    Case("writes", "failed", "one is stale\nat \x1b[31m0x7f\0"),
+    Case("nodes", "skipped", "there is one"),
+]
+PARTS = [
+    Part("lab", CheckResult(300, 0, 2), 60.0),
+    Part("vm", CheckResult.of(CASES), 9.0),
+    Part("w1", CheckResult(2, 1, 0, "mm/luf.c: bad"), 1.0),
+    Part("models", CheckResult(0, 0, 0), 0.0, "2026-01-01 10:00"),
+]
+
+
+def test_ktap_of_all_parts() -> None:
+    lines = summary.ktap(PARTS).splitlines()
+    assert lines[:2] == ["KTAP version 1", "1..4"]
+    assert "    # Subtest: vm" in lines
+    assert "    ok 1 lab: 300 passed, 0 failed, 2 skipped" in lines
+    assert "    not ok 2 writes" in lines
+    assert "    ok 3 nodes # SKIP there is one" in lines
+    assert [line for line in lines if not line.startswith(" ")][2:] == [
+        "ok 1 lab", "not ok 2 vm", "not ok 3 w1", "ok 4 models # SKIP",
+    ]  # fmt: skip
+    assert "    # mm/luf.c: bad" in lines
+
+
+def test_junit_is_read_by_others(tmp_path: Path) -> None:
+    pytest.importorskip("junitparser")
+    file = tmp_path / "results.xml"
+    summary.write_junit(PARTS, file)
+    suites = {suite.get("name"): suite for suite in ET.parse(file).getroot()}
+    assert list(suites) == ["lab", "vm", "w1", "models"]
+    vm = suites["vm"]
+    assert [vm.get(word) for word in ("tests", "failures", "skipped")] == ["3", "1", "1"]
+    failure = vm.find("testcase/failure")
+    assert failure is not None
+    assert failure.text == "one is stale\nat ?[31m0x7f?"
+    skipped = suites["models"].find("testcase/skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "passed on 2026-01-01 10:00 with the same inputs"
+
+
+def test_what_passed_is_known_until_something_changes(cache: Cache) -> None:
+    assert summary.passed_on(cache, "vm", False, "key") == ""
+    summary.remember(cache, "vm", False, "key")
+    assert summary.passed_on(cache, "vm", False, "key") > "2"
+    assert summary.passed_on(cache, "vm", False, "other") == ""
+    assert summary.passed_on(cache, "vm", True, "key") == ""
+    (cache.folder("checks") / "passed-vm.json").write_text("{")
+    assert summary.passed_on(cache, "vm", False, "key") == ""
+
+
+def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "repo_root", lambda: tmp_path)
+    (tmp_path / "lab/quell").mkdir(parents=True)
+    (tmp_path / "lab/quell/x.py").write_text("1")
+    first = summary.inputs()
+    (tmp_path / "lab/quell/__pycache__").mkdir()
+    (tmp_path / "lab/quell/__pycache__/x.pyc").write_text("1")
+    (tmp_path / "notes").write_text("1")
+    assert summary.inputs() == first
+    (tmp_path / "lab/quell/x.py").write_text("2")
+    assert summary.inputs() != first
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, list[str]]]:
+    """Run ``quell test`` with two parts, of which the second fails; its exit code, what ran."""
+    ran: list[str] = []
+    answers = {"lab": CheckResult.of([CASES[0]]), "vm": QuellError("the guest hangs")}
+
+    def one(name: str, _cache: Cache, _full: bool) -> CheckResult:
+        ran.append(name)
+        answer = answers[name]
+        return CheckResult(0, 1, 0, answer.message) if isinstance(answer, QuellError) else answer
+
+    monkeypatch.setattr(test_command, "PARTS", {"lab": "", "vm": ""})
+    monkeypatch.setattr(test_command, "run_part", one)
+
+    def call(*words: str) -> tuple[int, list[str]]:
+        ran.clear()
+        parser = argparse.ArgumentParser()
+        test_command.add_arguments(parser)
+        return test_command.main(parser.parse_args(words)), list(ran)
+
+    return call
+
+
+def test_resume_runs_what_has_not_passed(
+    run: Callable[..., tuple[int, list[str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run() == (1, ["lab", "vm"])
+    assert run("--resume") == (1, ["vm"])
+    assert "lab: passed on " in capsys.readouterr().out
+    assert run("--resume", "--full") == (1, ["lab", "vm"])
+    assert run() == (1, ["lab", "vm"])
+
+
+def test_summary_is_written_and_where_it_cannot_be_said_at_once(
+    run: Callable[..., tuple[int, list[str]]], tmp_path: Path
+) -> None:
+    file = tmp_path / "results.ktap"
+    assert run("--ktap", str(file))[0] == 1
+    assert "not ok 2 vm" in file.read_text()
+    with pytest.raises(QuellError, match="is no folder") as error:
+        run("--ktap", str(tmp_path / "nowhere/x"))
+    assert error.value.exit_code == 2
+
+
+def test_cli_knows_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["test", "--help"])
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("--junit", "--ktap", "--resume"))
