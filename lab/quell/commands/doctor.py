@@ -66,6 +66,18 @@ def _programs() -> Iterator[Check]:
         yield Check("programs", "missing", "all at once:", sudo + prereq.install_command(missing))
 
 
+def _packages() -> Iterator[Check]:
+    """What only ./quell deb needs: no error."""
+    lacking = [item for item in prereq.PACKAGES if not item.present()]
+    if lacking:
+        yield Check(
+            "packages", "pending", "installed when ./quell deb first needs it",
+            ("" if os.geteuid() == 0 else "sudo ") + prereq.install_command(lacking),
+        )  # fmt: skip
+    else:
+        yield Check("packages", "ok", "what makes Debian packages is here")
+
+
 def _python() -> Iterator[Check]:
     wrong = missing_packages(repo_root() / "lab/requirements.txt")
     if wrong:
@@ -130,6 +142,7 @@ def checks(cache: Cache) -> list[Check]:
     """Everything, in the order printed."""
     return [
         *_programs(),
+        *_packages(),
         *_python(),
         *_machine(cache),
         *_accelerator(cache),
