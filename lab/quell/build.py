@@ -18,8 +18,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from quell import prereq, proc, ui
@@ -33,6 +34,13 @@ _FORMAT = 1
 _BUILD_SPACE = 2_500_000_000
 # Compiler and linker steps of the lab's configuration, until a build has counted them.
 _STEPS = 1860
+# The same image each time, and the compiler cache need not see the clock.
+BUILT_AT = datetime(2024, 11, 17, 22, 15, tzinfo=UTC)
+REPRODUCIBLE = (
+    f"KBUILD_BUILD_TIMESTAMP={BUILT_AT:%a %b %d %H:%M:%S} UTC {BUILT_AT:%Y}",
+    "KBUILD_BUILD_USER=quell",
+    "KBUILD_BUILD_HOST=quell",
+)
 _STEP = re.compile(r"^  (?:HOST)?(?:CC|AS|LD|AR)(?: |$)")
 # What a user's environment must not change.
 _UNSET = (
@@ -80,7 +88,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """Where a kernel is built."""
 
     root: Path
@@ -157,20 +165,22 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
         source_key=record["source_key"],
         compiler=record["compiler"],
         key=key,
-        build_dir=_Work(cache.work / name).obj,
+        build_dir=Work(cache.work / name).obj,
     )
 
 
 def fragments(name: str, kernel_part: Path) -> str:
     """The configuration that is asked for the kernel ``name``."""
-    texts = []
-    for fragment in KERNELS[name].fragments:
-        path = kernel_part / "configs" / fragment
-        try:
-            texts.append(path.read_text())
-        except FileNotFoundError:
-            raise QuellError(f"the configuration {path} is missing") from None
-    return "\n".join(texts)
+    return "\n".join(fragment(one, kernel_part) for one in KERNELS[name].fragments)
+
+
+def fragment(file: str, kernel_part: Path) -> str:
+    """The text of a configuration fragment of Quell's; QuellError when it is missing."""
+    path = kernel_part / "configs" / file
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise QuellError(f"the configuration {path} is missing") from None
 
 
 def compiler_version() -> str:
@@ -199,13 +209,7 @@ def _quell_part(kernel_part: Path) -> quell_tree.KernelPart:
 def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel:
     if name not in KERNELS:
         raise UsageError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
-    if platform.machine() != "x86_64":
-        raise UsageError(f"the lab builds for x86-64 on x86-64; this is {platform.machine()}")
-    if re.search(r"[\s:]", str(cache.root)):
-        raise UsageError(
-            f"kernels cannot be built below {cache.root}: set QUELL_CACHE to a path "
-            "without spaces and colons"
-        )
+    check_host(cache)
     prereq.ensure(prereq.BUILD)
     key = _key(name, source, kernel_part)
     kernel = _load(cache, name, key)
@@ -215,7 +219,7 @@ def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel
         kernel = _load(cache, name, key)  # another quell may just have built it
         if kernel is not None:
             return kernel
-        work = _prepare(name, source, cache, kernel_part)
+        work = prepare(name, source, cache, kernel_part, quell=KERNELS[name].quell)
         log = cache.logs / f"build-{name}.log"
         log.unlink(missing_ok=True)
         config = configure(work.src, work.obj, fragments(name, kernel_part), name, cache, log)
@@ -227,10 +231,25 @@ def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel
     return kernel
 
 
-def _prepare(name: str, source: Source, cache: Cache, kernel_part: Path) -> _Work:
-    """Bring the work folder's source up to date and its objects into a known state."""
-    part = _quell_part(kernel_part) if KERNELS[name].quell else None
-    work = _work_folder(name, source, cache, part)
+def check_host(cache: Cache) -> None:
+    """UsageError where kernels cannot be built: another architecture, a path that make does not take."""
+    if platform.machine() != "x86_64":
+        raise UsageError(f"the lab builds for x86-64 on x86-64; this is {platform.machine()}")
+    if re.search(r"[\s:]", str(cache.root)):
+        raise UsageError(
+            f"kernels cannot be built below {cache.root}: set QUELL_CACHE to a path "
+            "without spaces and colons"
+        )
+
+
+def prepare(
+    name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool, space: int = _BUILD_SPACE
+) -> Work:
+    """Bring the work folder's source up to date and its objects into a known state.
+
+    ``quell``: whether Quell is applied; ``space``: bytes of disk that a build from nothing needs.
+    """
+    work = _work_folder(name, source, cache, _quell_part(kernel_part) if quell else None, space)
     if work.marker.exists():
         ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
         shutil.rmtree(work.obj)
@@ -245,16 +264,16 @@ def source_tree(
 
     Only the files that changed are written. The caller holds a lock on the folder.
     """
-    return _work_folder(name, source, cache, part).src
+    return _work_folder(name, source, cache, part, _BUILD_SPACE).src
 
 
 def _work_folder(
-    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
-) -> _Work:
-    work = _Work(cache.work / name)
+    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None, space: int
+) -> Work:
+    work = Work(cache.work / name)
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
-        require_space(cache.root, _BUILD_SPACE, f"building the {name} kernel")
+        require_space(cache.root, space, f"building the {name} kernel")
         work.state.unlink(missing_ok=True)
         if work.root.exists():
             shutil.rmtree(work.root)
@@ -275,7 +294,7 @@ def _link_tree(tree: Path, target: Path) -> None:
         proc.run(["cp", "-a", "--reflink=auto", f"{tree}/.", target])
 
 
-def _sync(work: _Work, source: Source, part: quell_tree.KernelPart) -> None:
+def _sync(work: Work, source: Source, part: quell_tree.KernelPart) -> None:
     """Write the files of Quell that changed, and only those: make goes by their times."""
     wanted = quell_tree.overlay(part, lambda path: quell_tree.read_file(source.tree, path))
     listed = work.read_state().get("overlay", [])
@@ -298,24 +317,26 @@ def clean_env() -> list[str]:
     return ["env", *(word for variable in _UNSET for word in ("-u", variable))]
 
 
-def make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:
-    """A make of the tree ``src`` into ``obj``, reproducible and through the compiler cache.
-
-    What ``args`` set comes last and so wins: another compiler, for instance.
-    """
-    env = [
+def ccache_env(src: Path, cache: Cache) -> list[str]:
+    """Settings for env(1): the compiler cache for what is compiled below ``src``."""
+    return [
         f"CCACHE_DIR={cache.ccache}",
         f"CCACHE_BASEDIR={src}",
         "CCACHE_NOHASHDIR=1",
         "CCACHE_MAXSIZE=4G",
         "LC_ALL=C",
     ]
+
+
+def make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:
+    """A make of the tree ``src`` into ``obj``, reproducible and through the compiler cache.
+
+    What ``args`` set comes last and so wins: another compiler, for instance.
+    """
     return [
-        *clean_env(), *env, "make", "-C", str(src), f"O={obj}", f"-j{os.cpu_count() or 1}",
+        *clean_env(), *ccache_env(src, cache), "make", "-C", str(src), f"O={obj}", f"-j{os.cpu_count() or 1}",
         "CC=ccache gcc", "HOSTCC=ccache gcc", f"LOCALVERSION=-{name}",
-        # Reproducible, and the compiler cache need not see the clock.
-        "KBUILD_BUILD_TIMESTAMP=Sun Nov 17 22:15:00 UTC 2024", "KBUILD_BUILD_USER=quell",
-        "KBUILD_BUILD_HOST=quell", "KBUILD_BUILD_VERSION=1",
+        *REPRODUCIBLE, "KBUILD_BUILD_VERSION=1",
         *args,
     ]  # fmt: skip
 
@@ -332,7 +353,7 @@ def configure(
     make = make_argv(src, obj, name, cache, f"KCONFIG_ALLCONFIG={asked}", "allnoconfig")
     result = proc.run(make, log=log, check=False)
     if result.returncode != 0:
-        raise _build_error(f"configuring the {name} kernel failed", result.stdout, log)
+        raise build_error(f"configuring the {name} kernel failed", result.stdout, log)
     config = obj / ".config"
     refused = refused_options(fragment, config.read_text())
     if refused and all_taken:
@@ -347,8 +368,8 @@ def configure(
 _OPTION = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.M)
 
 
-def config_options(text: str) -> dict[str, str]:
-    """The options that a ``.config`` or a fragment sets; the last mention counts."""
+def options(text: str) -> dict[str, str]:
+    """The options of a ``.config`` or fragment with their values, ``n`` for those not set."""
     return {
         match[1] or match[3]: (match[2] or "").strip() or "n" for match in _OPTION.finditer(text)
     }
@@ -359,44 +380,71 @@ def refused_options(fragment: str, config: str) -> list[str]:
 
     An ``=n`` is not insisted on: what another option selects is then needed.
     """
-    have = config_options(config)
+    have = options(config)
     return [
         name
-        for name, value in config_options(fragment).items()
+        for name, value in options(fragment).items()
         if value != "n" and have.get(name, "n") != value
     ]
 
 
-def _make_image(name: str, source: Source, work: _Work, cache: Cache, log: Path) -> int:
+def _make_image(name: str, source: Source, work: Work, cache: Cache, log: Path) -> int:
     """Run make; the number of steps it took if that was a whole build, else as known before."""
     known = work.read_state().get("steps")
     total = known if isinstance(known, int) else _STEPS
     fresh = not (work.obj / "vmlinux.o").exists()
-    count = 0
-    work.marker.touch()
     started = time.monotonic()
-    with ui.progress(f"building the {name} kernel, Linux {source.version}", total) as bar:
-
-        def on_line(line: str) -> None:
-            nonlocal count
-            if _STEP.match(line):
-                count += 1
-                bar.update(completed=min(count, total))
-
-        make = make_argv(work.src, work.obj, name, cache, "bzImage")
-        result = proc.run(make, log=log, check=False, on_line=on_line)
-        if result.returncode >= 0:
-            # make ended by itself, so it left no half-written object.
-            work.marker.unlink()
-        if result.returncode != 0:
-            raise _build_error(f"building the {name} kernel failed", result.stdout, log)
-        bar.update(completed=total)
+    count = make_with_progress(
+        f"building the {name} kernel",
+        f", Linux {source.version}",
+        make_argv(work.src, work.obj, name, cache, "bzImage"),
+        work,
+        total,
+        log,
+    )
     ui.note(f"built the {name} kernel in {ui.duration(time.monotonic() - started)}")
     return count if fresh else total
 
 
+def make_with_progress(
+    what: str,
+    of: str,
+    argv: Sequence[str],
+    work: Work,
+    total: int,
+    log: Path,
+    on_line: Callable[[ui.Progress, str], None] | None = None,
+) -> int:
+    """Run make in a work folder; the number of compiler and linker steps that it took.
+
+    The bar says ``what`` and ``of``, and is full at ``total`` steps. ``on_line`` gets the bar and
+    each line. QuellError with the compiler's lines, saying that ``what`` failed. If make is killed
+    the marker stays.
+    """
+    count = 0
+    work.marker.touch()
+    with ui.progress(f"{what}{of}", total) as bar:
+
+        def line_seen(line: str) -> None:
+            nonlocal count
+            if _STEP.match(line):
+                count += 1
+                bar.update(completed=min(count, total))
+            if on_line is not None:
+                on_line(bar, line)
+
+        result = proc.run(argv, log=log, check=False, on_line=line_seen)
+        if result.returncode >= 0:
+            # make ended by itself, so it left no half-written object.
+            work.marker.unlink()
+        if result.returncode != 0:
+            raise build_error(f"{what} failed", result.stdout, log)
+        bar.update(completed=total)
+    return count
+
+
 def _keep(
-    name: str, key: str, source: Source, work: _Work, cache: Cache, config: Path
+    name: str, key: str, source: Source, work: Work, cache: Cache, config: Path
 ) -> None:
     release = (work.obj / "include/config/kernel.release").read_text().strip()
     record = {
@@ -443,7 +491,8 @@ def error_lines(output: str) -> list[str]:
     return shown
 
 
-def _build_error(message: str, output: str, log: Path) -> QuellError:
+def build_error(message: str, output: str, log: Path) -> QuellError:
+    """The error for make's output: the message, the compiler's lines, and what it may come from."""
     if "No space left on device" in output:
         return UsageError(f"{message}: no disk space left; ./quell clean frees the cache", log=log)
     if re.search(r"Killed signal terminated program|\bKilled$", output, re.M):
@@ -464,7 +513,7 @@ def compile_tree(
     configure(src, obj, fragment, name, cache, log, all_taken=all_taken)
     result = proc.run(make_argv(src, obj, name, cache, "vmlinux"), log=log, check=False)
     if result.returncode != 0:
-        raise _build_error(f"{name} does not compile", result.stdout, log)
+        raise build_error(f"{name} does not compile", result.stdout, log)
 
 
 # --- What `quell test` asks of Quell's own files ------------------------------
@@ -506,11 +555,11 @@ def w1_warnings(
     kernel_part = kernel_part or quell_tree.kernel_dir()
     _build("debug", source, cache, kernel_part)
     with cache.lock("build-debug"):
-        work = _prepare("debug", source, cache, kernel_part)
+        work = prepare("debug", source, cache, kernel_part, quell=True)
         log = cache.logs / "w1.log"
         log.unlink(missing_ok=True)
-        fragment = fragments("debug", kernel_part)
-        configure(work.src, work.obj, fragment, "debug", cache, log)
+        asked = fragments("debug", kernel_part)
+        configure(work.src, work.obj, asked, "debug", cache, log)
         files = _quell_part(kernel_part).files
         objects = own_objects(files)
         if not objects:
@@ -528,7 +577,7 @@ def w1_warnings(
         work.marker.unlink()
         warnings = warnings_in(result.stdout, files)
         if result.returncode != 0 and not warnings:
-            raise _build_error("compiling Quell's files with W=1 failed", result.stdout, log)
+            raise build_error("compiling Quell's files with W=1 failed", result.stdout, log)
         return len(objects), warnings
 
 

@@ -69,6 +69,7 @@ COMMANDS = {
         uses_cache=False,
     ),
     "export": Command("quell.commands.export", "the kernel part as patches: a git-am series, and one for all"),
+    "deb": Command("quell.commands.deb", "Debian packages of the Quell kernel, from your configuration"),
     "test": Command("quell.commands.test", "every check"),
     "doctor": Command(
         "quell.commands.doctor",

@@ -105,7 +105,7 @@ class Configuration:
 
         Of the base only what is not named here again, and what is not ``n``.
         """
-        have = build.config_options(config)
+        have = build.options(config)
         return [
             f"{name}={value}"
             for name, value in self.options.items()

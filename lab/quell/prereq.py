@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,26 @@ TOOLS = (
     Prerequisite("g++", "g++", "builds llama.cpp"),
 )
 STRESS = (Prerequisite("stress-ng", "stress-ng", "stresses memory management"),)
+PACKAGES = (
+    Prerequisite("dpkg-buildpackage", "dpkg-dev", "makes the Debian packages"),
+    Prerequisite("dh_builddeb", "debhelper", "makes the Debian packages"),
+    Prerequisite("rsync", "rsync", "makes the Debian packages"),
+    Prerequisite("depmod", "kmod", "makes the Debian packages"),
+)
+# What some options of the kernel's need on top.
+_BTF = (
+    Prerequisite("pahole", "pahole", "makes the kernel's type information (BTF)"),
+    Prerequisite("/usr/include/zlib.h", "zlib1g-dev", "builds the kernels' resolve_btfids"),
+)
+_ZSTD = Prerequisite("zstd", "zstd", "compresses the kernel or its modules")
+OPTIONS = {
+    "CONFIG_DEBUG_INFO_BTF": _BTF,
+    "CONFIG_KERNEL_ZSTD": (_ZSTD,),
+    "CONFIG_MODULE_COMPRESS_ZSTD": (_ZSTD,),
+    "CONFIG_KERNEL_LZ4": (Prerequisite("lz4", "lz4", "compresses the kernel"),),
+    "CONFIG_KERNEL_LZO": (Prerequisite("lzop", "lzop", "compresses the kernel"),),
+    "CONFIG_KERNEL_BZIP2": (Prerequisite("bzip2", "bzip2", "compresses the kernel"),),
+}
 MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),
@@ -93,6 +113,12 @@ def which(program: str) -> str | None:
     """The path of a program, looked for in the system folders of root too."""
     path = os.environ.get("PATH", os.defpath)
     return shutil.which(program, path=f"{path}:/usr/local/sbin:/usr/sbin:/sbin")
+
+
+def packages_need(options: Mapping[str, str]) -> list[Prerequisite]:
+    """What Debian packages of a kernel with these options need beyond ``BUILD``."""
+    more = [item for name, items in OPTIONS.items() if options.get(name) == "y" for item in items]
+    return [*PACKAGES, *dict.fromkeys(more)]
 
 
 def missing(wanted: Sequence[Prerequisite] = ALL) -> list[Prerequisite]:

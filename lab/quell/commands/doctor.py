@@ -74,6 +74,18 @@ def _workloads() -> Iterator[Check]:
                 yield Check(needed.need, "pending", detail, sudo + prereq.install_command([needed]))
 
 
+def _packages() -> Iterator[Check]:
+    """What only ./quell deb needs: no error."""
+    lacking = [item for item in prereq.PACKAGES if not item.present()]
+    if lacking:
+        yield Check(
+            "packages", "pending", "installed when ./quell deb first needs it",
+            ("" if os.geteuid() == 0 else "sudo ") + prereq.install_command(lacking),
+        )  # fmt: skip
+    else:
+        yield Check("packages", "ok", "what makes Debian packages is here")
+
+
 def _python() -> Iterator[Check]:
     wrong = packages.missing(repo_root() / "lab/requirements.txt")
     if wrong:
@@ -139,6 +151,7 @@ def checks(cache: Cache) -> list[Check]:
     return [
         *_programs(),
         *_workloads(),
+        *_packages(),
         *_python(),
         *_machine(cache),
         *_accelerator(cache),

@@ -12,7 +12,8 @@ whose results have to be the same on stock and on Quell; builds, in which Quell 
 compiled in many configurations, without a warning that stock does not have; stress,
 stress-ng's memory stressors on both; faults, failing allocations, disks, CPUs,
 memory and power under load; programs, databases, git and gcc under memory pressure on
-both. With --full, those parts that have a long form take it; --resume leaves out
+both; deb, the packages of ./quell deb, built twice, compared, installed and
+booted. With --full, those parts that have a long form take it; --resume leaves out
 what passed before with the same inputs. The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
@@ -46,9 +47,10 @@ PARTS = {
     "stress": "quell.checks.stress",
     "faults": "quell.checks.faults",
     "programs": "quell.checks.programs",
+    "deb": "quell.checks.deb",
 }
 # Only with --only or --full.
-EXTRA = ("mutants", "selftests", "builds", "stress", "faults", "programs")
+EXTRA = ("mutants", "selftests", "builds", "stress", "faults", "programs", "deb")
 
 EXAMPLES = """\
 ./quell test

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Build Debian packages (linux-image, linux-headers) of the Quell kernel from your own configuration.
+
+FILE is a kernel configuration (.config, gzipped or not); `running` takes the
+running kernel's, from /boot or /proc/config.gz. Quell's options are added, the
+rest is as it was, as far as this Linux has it; what was changed is said. The
+release gets the suffix -quell. The packages come out the same, byte by byte,
+from the same source and configuration. They are not signed. Prints a line for each:
+path, size and SHA-256.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quell import deb, source, ui
+from quell.paths import Cache
+
+EXAMPLES = """\
+./quell deb --config running
+./quell deb --config ~/linux/.config -o /tmp/packages --jobs 4
+./quell deb --config running --kernel-tree ~/linux-6.12.y
+"""
+
+
+def _jobs(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= 1024:
+        raise ValueError
+    return count
+
+
+_jobs.__name__ = "number of jobs (1 to 1024)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "--config", required=True, metavar="FILE|running", help="the configuration to start from"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", default=Path(), help="where to (default: here)"
+    )
+    parser.add_argument(
+        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
+    )
+    parser.add_argument(
+        "--jobs", "-j", type=_jobs, metavar="N", help="compilers at once (default: one for each CPU)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Build and print."""
+    cache = Cache()
+    config = deb.read_config(args.config)
+    tree = source.get_source(cache, args.kernel_tree)
+    made = deb.build_packages(tree, config, args.output, cache=cache, jobs=args.jobs)
+    for package in made.packages:
+        print(f"{package.path}\t{ui.size(package.size)}\t{package.sha256}", flush=True)
+    names = " ".join(f"{'' if p.path.is_absolute() else './'}{p.path}" for p in made.packages)
+    kinds = " ".join(p.path.name.split("_")[0] for p in made.packages)
+    ui.note(f"to install, as root: apt install {names}")
+    ui.note(
+        f"then boot {made.release}; the kernels you have stay in the boot menu. Back: choose one of them there "
+        f"and apt remove {kinds}. Without removing: quell=off on the kernel's command line is stock Linux"
+    )
+    return 0

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian packages of the Quell kernel, from a configuration of the user's.
+
+Linux's own ``make bindeb-pkg`` makes them. What is here: the configuration with Quell's
+options on top, the settings that make two builds the same bytes, and the way of the
+packages to the user's folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from quell import build, export, prereq, proc, ui
+from quell import tree as quell_tree
+from quell.build import Work
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, write_atomic
+from quell.source import Source
+
+# What --config takes beside a file.
+RUNNING = "running"
+SUFFIX = "-quell"
+_NAME = "deb"
+_SOURCE_NAME = "linux-quell"
+# KUnit tests are for whoever has KUnit in the kernel; a distribution's has not.
+_TESTS = {"CONFIG_QUELL_KUNIT_TEST": "CONFIG_KUNIT"}
+# Certificates and hashes that go into the kernel: files of whoever made the configuration.
+_FILES = (
+    "CONFIG_SYSTEM_TRUSTED_KEYS",
+    "CONFIG_SYSTEM_REVOCATION_KEYS",
+    "CONFIG_SYSTEM_BLACKLIST_HASH_LIST",
+)
+_SIGNED_ONLY = (
+    "CONFIG_MODULE_SIG_FORCE",
+    "CONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY",
+    "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY",
+)
+# A seed at random in each build is their purpose.
+_RANDOM = ("CONFIG_RANDSTRUCT_FULL", "CONFIG_RANDSTRUCT_PERFORMANCE", "CONFIG_GCC_PLUGIN_LATENT_ENTROPY")
+# What Kconfig finds out about the compiler and the architecture: nobody chose it.
+_FOUND_OUT = re.compile(
+    r"CONFIG_(CC|GCC|CLANG|AS|LD|LLD|RUSTC|BINDGEN|PAHOLE|TOOLS|HAVE|ARCH|GENERIC|USE)_|\w+_VERSION(_TEXT)?$"
+)
+# Per option that is y or m, measured on the lab's configurations: compiler and linker
+# steps, and bytes on disk without debugging information and with it.
+_STEPS_PER_OPTION = 2.3
+_BYTES_PER_OPTION = (1_000_000, 3_000_000)
+_BASE_BYTES = 2_500_000_000
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration to build from: its text, and what the user calls it."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A configuration with Quell in it, not yet seen by Kconfig.
+
+    ``asked`` are the options that have to come out as they are here, as a fragment;
+    ``changed`` all options set here, ``notes`` and ``warnings`` sentences for the user.
+    """
+
+    text: str
+    asked: str
+    changed: frozenset[str]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A finished package: ``size`` in bytes, ``sha256`` in hex."""
+
+    path: Path
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What was made: ``release`` is what ``uname -r`` will say; the image comes first."""
+
+    release: str
+    packages: tuple[Package, ...]
+
+
+# --- the configuration -------------------------------------------------------
+
+
+def read_config(what: str, boot: Path = Path("/boot"), proc_config: Path = Path("/proc/config.gz")) -> Config:
+    """The configuration ``what``: a file, gzipped or not, or that of the running kernel.
+
+    UsageError when there is none, or when it is not a kernel configuration for x86-64.
+    """
+    if what == RUNNING:
+        candidates = [boot / f"config-{platform.release()}", proc_config]
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is None:
+            raise UsageError(
+                "the running kernel's configuration is neither "
+                f"{candidates[0]} nor {candidates[1]}; give it as a file: --config FILE"
+            )
+    else:
+        path = Path(what)
+    try:
+        data = path.read_bytes()
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.decompress(data)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except EOFError as error:
+        raise UsageError(f"{path} cannot be read: it is cut short") from error
+    text = data.decode(errors="replace")
+    have = build.options(text)
+    if not have:
+        raise UsageError(f"{path} is not a kernel configuration: it has no CONFIG_ line")
+    made_for = re.search(r"^# Linux/(\S+) \S+ Kernel Configuration$", text, re.M)
+    if (made_for and made_for[1] not in ("x86", "x86_64")) or have.get("CONFIG_X86_32") == "y":
+        arch = made_for[1] if made_for else "32-bit x86"
+        raise UsageError(f"{path} is a configuration for {arch}, but packages are built for x86-64")
+    return Config(text, str(path))
+
+
+def _text_of(value: str) -> str:
+    return value.strip('"')
+
+
+def adapt(config: Config, quell: str, tree: Path) -> Adapted:
+    """The configuration with Quell's options (the fragment ``quell``) and what packages need.
+
+    ``tree`` is the kernel source, where files that it names may be. UsageError when it lets
+    only signed modules load and brings no key of its own.
+    """
+    have = build.options(config.text)
+    asked = {
+        name: value
+        for name, value in build.options(quell).items()
+        if name not in _TESTS or have.get(_TESTS[name]) == "y"
+    }
+    changed = dict(asked)
+    notes: list[str] = []
+
+    def there(name: str) -> bool:
+        path = _text_of(have.get(name, ""))
+        return path.startswith("pkcs11:") or bool(path) and (tree / path).is_file()
+
+    absent = [name for name in _FILES if _text_of(have.get(name, "n")) not in ("", "n") and not there(name)]
+    for name in absent:
+        changed[name] = '""'
+    if absent:
+        files = ", ".join(f"{_text_of(have[name])} ({name})" for name in absent)
+        notes.append(f"left out, as the kernel source does not have them: {files}")
+
+    if have.get("CONFIG_MODULES") == "y" and not there("CONFIG_MODULE_SIG_KEY"):
+        insists = [name for name in _SIGNED_ONLY if have.get(name) == "y"]
+        if insists:
+            raise UsageError(
+                f"{config.origin} lets only signed modules load ({', '.join(insists)}), and a key made "
+                "anew in each build would make each build another: name a key of your own, with its "
+                "whole path, in CONFIG_MODULE_SIG_KEY"
+            )
+        changed |= {"CONFIG_MODULE_SIG_KEY": '""', "CONFIG_MODULE_SIG_ALL": "n"}
+        if have.get("CONFIG_MODULE_SIG") == "y":
+            notes.append(
+                'modules are not signed (CONFIG_MODULE_SIG_KEY="", CONFIG_MODULE_SIG_ALL=n): a key made '
+                "anew in each build would make each build another"
+            )
+    kept = [line for line in config.text.splitlines() if not (build.options(line).keys() & changed.keys())]
+    lines = [f"# {name} is not set" if value == "n" else f"{name}={value}" for name, value in changed.items()]
+    warnings = [
+        f"{name} takes a random seed in each build: the packages will not come out the same twice"
+        for name in _RANDOM
+        if have.get(name) == "y"
+    ]
+    fragment = "".join(f"{name}={value}\n" for name, value in asked.items())
+    return Adapted(
+        "\n".join([*kept, *lines, ""]), fragment, frozenset(changed), tuple(notes), tuple(warnings)
+    )
+
+
+def otherwise(config: Config, adapted: Adapted, result: str) -> list[str]:
+    """The options of the user's that came out otherwise, each with both values; not those set here."""
+    now = build.options(result)
+    return [
+        f"{name}: {value} -> {now.get(name, 'gone')}"
+        for name, value in build.options(config.text).items()
+        if value != "n"
+        and now.get(name, "n") != value
+        and name not in adapted.changed
+        and not _FOUND_OUT.match(name)
+    ]
+
+
+def _depends(kernel_part: Path, name: str) -> str:
+    """What Kconfig says that an option of Quell's depends on, empty if it cannot be told."""
+    try:
+        text = (kernel_part / "files/mm/Kconfig.quell").read_text()
+    except FileNotFoundError:
+        return ""
+    block = re.search(rf"^(?:menu)?config {name.removeprefix('CONFIG_')}\n(.*?)(?=^\S)", text, re.M | re.S)
+    found = re.findall(r"^\tdepends on (.*)$", block[1], re.M) if block else []
+    return " && ".join(found)
+
+
+def _configure(
+    config: Config, adapted: Adapted, work: Work, cache: Cache, log: Path, kernel_part: Path, jobs: int
+) -> str:
+    """Let Kconfig complete the configuration in the work folder; its text."""
+    write_atomic(work.obj / ".config", adapted.text)
+    made = proc.run(_make_argv(work, cache, jobs, "olddefconfig"), log=log, check=False)
+    if made.returncode != 0:
+        raise build.build_error("configuring the kernel failed", made.stdout, log)
+    result = (work.obj / ".config").read_text()
+    refused = build.refused_options(adapted.asked, result)
+    if refused:
+        needs = [(name, _depends(kernel_part, name)) for name in refused]
+        raise QuellError(
+            f"with {config.origin} the kernel does not get {', '.join(refused)}",
+            detail="\n".join(f"  {name} depends on {what}" for name, what in needs if what),
+        )
+    other = otherwise(config, adapted, result)
+    if other:
+        listing = cache.logs / "deb-options.txt"
+        write_atomic(listing, "\n".join(other) + "\n")
+        ui.note(f"{len(other)} options of {config.origin} came out otherwise in this Linux: {listing}")
+    return result
+
+
+def _chosen(config: str) -> int:
+    return sum(value in ("y", "m") for value in build.options(config).values())
+
+
+def _space(config: str) -> int:
+    debug = any(
+        value == "y" and name.startswith("CONFIG_DEBUG_INFO_DWARF")
+        for name, value in build.options(config).items()
+    )
+    return _BASE_BYTES + _chosen(config) * _BYTES_PER_OPTION[debug]
+
+
+# --- the build ---------------------------------------------------------------
+
+
+def package_version(linux: str) -> str:
+    """The packages' version: Linux's, and the day of Quell's last commit (UTC)."""
+    day = datetime.fromisoformat(export.date()).astimezone(UTC)
+    return f"{linux}-{day:%Y%m%d}"
+
+
+# Linux's mkdebian puts the time of the build into the changelog; there is no option. Without
+# two blanks in a row, of which its Makefile would make one.
+_CHANGELOG = (
+    f'sed -i "s/^\\( -- .*> *\\).*/\\1{build.BUILT_AT:%a, %d %b %Y %H:%M:%S} +0000/" debian/changelog'
+)
+
+
+def _make_argv(work: Work, cache: Cache, jobs: int, target: str, version: str = "") -> list[str]:
+    """The command line of make, in an environment that has nothing of the user's but the path."""
+    # All that names the folder gets another name, also in the tools of the headers package.
+    compiler = f"ccache gcc -ffile-prefix-map={work.src}=."
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    return [
+        "env", "-i", f"PATH={path}", f"HOME={work.root}", f"TMPDIR={tempfile.gettempdir()}",
+        *build.ccache_env(work.src, cache),
+        f"SOURCE_DATE_EPOCH={int(build.BUILT_AT.timestamp())}", "TZ=UTC",
+        "DEB_BUILD_OPTIONS=terse", f"DEB_BUILD_PROFILES=pkg.{_SOURCE_NAME}.nokerneldbg",
+        "DEBFULLNAME=Quell", "DEBEMAIL=quell@localhost",
+        # Packages have the permissions of files as they are made.
+        "sh", "-c", 'umask 022; exec "$@"', "sh",
+        "make", "-C", str(work.src), f"O={work.obj}", f"-j{jobs}",
+        f"CC={compiler}", f"HOSTCC={compiler}", f"LOCALVERSION={SUFFIX}", *build.REPRODUCIBLE,
+        f"KDEB_SOURCENAME={_SOURCE_NAME}", f"KDEB_PKGVERSION={version}", "KDEB_CHANGELOG_DIST=unstable",
+        "KDEB_COMPRESS=xz", f"DPKG_FLAGS=--hook-init='{_CHANGELOG}'",
+        target,
+    ]  # fmt: skip
+
+
+def build_packages(
+    source: Source,
+    config: Config,
+    dest: Path,
+    *,
+    cache: Cache | None = None,
+    kernel_part: Path | None = None,
+    jobs: int | None = None,
+) -> Packages:
+    """Build linux-image and, if there are modules, linux-headers, and put them into ``dest``.
+
+    ``jobs`` compilers run at once, by default one for each CPU. QuellError when an option of
+    Quell's does not come out (named), or the build fails; UsageError when something is missing.
+    ``dest`` gets all packages or none.
+    """
+    cache = cache or Cache()
+    kernel_part = kernel_part or quell_tree.kernel_dir()
+    jobs = jobs or os.cpu_count() or 1
+    build.check_host(cache)
+    _check_dest(dest)
+    adapted = adapt(config, build.fragment("quell.config", kernel_part), source.tree)
+    _check_name(build.options(config.text).get("CONFIG_LOCALVERSION", ""), config)
+    prereq.ensure([*prereq.BUILD, *prereq.packages_need(build.options(config.text))])
+    for note in adapted.notes:
+        ui.note(note)
+    for warning in adapted.warnings:
+        ui.warn(warning)
+    with cache.lock(f"build-{_NAME}"):
+        work = build.prepare(
+            _NAME, source, cache, kernel_part, quell=True, space=_space(config.text)
+        )
+        _start_clean(work, adapted)
+        log = cache.logs / f"build-{_NAME}.log"
+        log.unlink(missing_ok=True)
+        result = _configure(config, adapted, work, cache, log, kernel_part, jobs)
+        built, release = _build(source, result, work, cache, log, jobs)
+        packages = _deliver(built, dest)
+        _remove_outcome(work)
+    return Packages(release, packages)
+
+
+def _check_name(local_version: str, config: Config) -> None:
+    if not re.fullmatch(r"[a-z0-9.+-]*", _text_of(local_version)):
+        raise UsageError(
+            f"CONFIG_LOCALVERSION={local_version} of {config.origin} cannot be in the name of a package: "
+            "use small letters, digits and .+-"
+        )
+
+
+def _start_clean(work: Work, adapted: Adapted) -> None:
+    """No object or generated file of another configuration or compiler: packages take in what is there."""
+    key = hashlib.sha256(f"{adapted.text}\0{build.compiler_version()}".encode()).hexdigest()
+    if work.read_state().get("config") != key:
+        shutil.rmtree(work.obj)
+        work.obj.mkdir()
+        work.write_state(config=key, steps=None)
+    _remove_outcome(work)
+
+
+def _outcome(work: Work) -> list[Path]:
+    """What dpkg-buildpackage puts beside the objects."""
+    return sorted(path for path in work.src.glob("linux-*_*") if path.is_file())
+
+
+def _remove_outcome(work: Work) -> None:
+    for path in _outcome(work):
+        path.unlink()
+    shutil.rmtree(work.obj / "debian", ignore_errors=True)
+
+
+def _build(
+    source: Source, config: str, work: Work, cache: Cache, log: Path, jobs: int
+) -> tuple[list[Path], str]:
+    """Run make; the packages that it made, the image first, and the kernel's release."""
+    known = work.read_state().get("steps")
+    total = known if isinstance(known, int) else round(_chosen(config) * _STEPS_PER_OPTION)
+    fresh = not (work.obj / "vmlinux.o").exists()
+    started = time.monotonic()
+    packing = False
+
+    def on_line(bar: ui.Progress, line: str) -> None:
+        nonlocal packing
+        if not packing and line.startswith("  INSTALL debian/linux-image"):
+            packing = True
+            bar.update(description="packing the Quell kernel")
+
+    steps = build.make_with_progress(
+        "building the packages",
+        f", Linux {source.version}",
+        _make_argv(work, cache, jobs, "bindeb-pkg", package_version(source.version)),
+        work,
+        total,
+        log,
+        on_line,
+    )
+    if fresh:
+        work.write_state(steps=steps)
+    ui.note(f"built the packages in {ui.duration(time.monotonic() - started)}")
+    release = (work.obj / "include/config/kernel.release").read_text().strip()
+    kinds = ["image"]
+    if build.options(config).get("CONFIG_MODULES") == "y":
+        kinds.append("headers")
+    built = []
+    for kind in kinds:
+        found = [path for path in _outcome(work) if path.match(f"linux-{kind}-{release}_*.deb")]
+        if len(found) != 1:
+            raise QuellError(f"make bindeb-pkg made no linux-{kind} package", log=log)
+        built += found
+    return built, release
+
+
+# --- to the user's folder ----------------------------------------------------
+
+
+def _check_dest(dest: Path) -> None:
+    try:
+        dest.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
+    if not os.access(dest, os.W_OK | os.X_OK):
+        raise UsageError(f"{dest} cannot be written to")
+
+
+def _deliver(built: list[Path], dest: Path) -> tuple[Package, ...]:
+    """Copy the packages into ``dest``, then give all of them their names."""
+    copies: list[tuple[Path, Path]] = []
+    packages = []
+    with ExitStack() as stack:
+        for path in built:
+            fd, name = tempfile.mkstemp(prefix=f".tmp-{path.name}-", dir=dest)
+            copy = Path(name)
+            stack.callback(copy.unlink, missing_ok=True)
+            with os.fdopen(fd, "wb") as file, path.open("rb") as original:
+                shutil.copyfileobj(original, file)
+                os.fchmod(file.fileno(), 0o644)
+                file.flush()
+                os.fsync(file.fileno())
+            with copy.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            copies.append((copy, dest / path.name))
+            packages.append(Package(dest / path.name, copy.stat().st_size, digest))
+        for copy, final in copies:
+            copy.rename(final)
+    return tuple(packages)

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian packages with a fake make: the configuration, what is delivered, what is left behind."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import build, cli, deb, prereq, tree
+from quell import source as quell_source
+from quell.checks import deb as check
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+from quell.source import Source
+
+from test_proc import wait_until_gone
+
+Fake = Callable[[str, str], Path]
+USER = 'CONFIG_SMP=y\nCONFIG_LOCALVERSION="-mine"\nCONFIG_MODULES=y\n# CONFIG_QUELL is not set\n'
+
+MAKE = r"""
+for word; do case $word in
+O=*) obj=${word#O=} ;;
+LOCALVERSION=*) suffix=${word#*=} ;;
+KDEB_PKGVERSION=*) version=${word#*=} ;;
+esac; done
+[ -z "$LEAK" ] || exit 1
+echo "$@" >>"$HOME/calls"
+case "$*" in *olddefconfig) CONFIGURE; exit 0 ;; esac
+printf '  CC      a.o\n  LD [M]  b.ko\n  INSTALL debian/linux-image/x\n'
+release=6.12.7-mine$suffix
+mkdir -p "$obj/include/config" "$obj/debian/linux-image"
+echo $release >"$obj/include/config/kernel.release"
+cd "$obj/.."
+"""
+GOOD = """
+for kind in image headers; do cp mm/rmap.c linux-$kind-${release}_${version}_amd64.deb; done
+echo libc >linux-libc-dev_${version}_amd64.deb
+echo dbg >linux-image-${release}-dbg_${version}_amd64.deb
+echo changes >linux-quell_${version}_amd64.changes
+"""
+
+
+@pytest.fixture
+def make(fake_program: Fake, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
+    monkeypatch.setenv("LEAK", "yes")
+
+    def install(rest: str = GOOD, configure: str = ":") -> None:
+        fake_program("make", MAKE.replace("CONFIGURE", configure) + rest)
+
+    return install
+
+
+def packages(source: Source, kernel: Path, cache: Cache, dest: Path, text: str = USER) -> deb.Packages:
+    return deb.build_packages(source, deb.Config(text, "mine"), dest, cache=cache, kernel_part=kernel, jobs=3)
+
+
+def test_packages(source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path) -> None:
+    make()
+    dest = tmp_path / "new/out"
+    made = packages(source, kernel, cache, dest)
+    assert made.release == "6.12.7-mine-quell"
+    names = [package.path.name for package in made.packages]
+    assert [name.split("_")[0] for name in names] == [
+        "linux-image-6.12.7-mine-quell", "linux-headers-6.12.7-mine-quell",
+    ]  # fmt: skip
+    assert sorted(path.name for path in dest.iterdir()) == sorted(names)
+    for package in made.packages:
+        data = package.path.read_bytes()
+        assert b"lazy" in data  # Quell was applied
+        assert (package.size, package.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+        assert package.path.stat().st_mode & 0o777 == 0o644
+    work = cache.work / "deb"
+    assert not list(work.glob("src/linux-*")) and not (work / "src/obj/debian").exists()
+    assert not (work / "src/obj/building").exists()
+    calls = (work / "calls").read_text().splitlines()
+    assert "olddefconfig" in calls[0] and calls[1].endswith(" bindeb-pkg")
+    assert " -j3 " in calls[1] and "KDEB_PKGVERSION=6.12.7-2" in calls[1]
+
+
+def test_no_headers_without_modules(
+    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
+) -> None:
+    make("echo x >linux-image-${release}_${version}_amd64.deb")
+    made = packages(source, kernel, cache, tmp_path, USER.replace("MODULES=y", "MODULES=n"))
+    assert len(made.packages) == 1
+    with pytest.raises(QuellError, match="made no linux-headers package"):
+        packages(source, kernel, cache, tmp_path / "none")
+    assert not list((tmp_path / "none").iterdir())
+
+
+def test_another_configuration_starts_afresh(
+    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
+) -> None:
+    make()
+    packages(source, kernel, cache, tmp_path)
+    old = cache.work / "deb/src/obj/old.h"
+    old.touch()
+    packages(source, kernel, cache, tmp_path)
+    assert old.exists()
+    packages(source, kernel, cache, tmp_path, USER + "CONFIG_KSM=y\n")
+    assert not old.exists()
+
+
+def test_options_that_do_not_come_out(
+    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
+) -> None:
+    kconfig = kernel / "files/mm/Kconfig.quell"
+    kconfig.write_text("config QUELL\n\tbool\n\tdepends on MMU && SMP\n\tdepends on SYSFS\n\nconfig X\n")
+    make(configure='echo CONFIG_SMP=y >"$obj/.config"')
+    with pytest.raises(QuellError, match="with mine the kernel does not get CONFIG_QUELL$") as caught:
+        packages(source, kernel, cache, tmp_path / "out")
+    assert caught.value.detail == "  CONFIG_QUELL depends on MMU && SMP && SYSFS"
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_build_error(
+    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
+) -> None:
+    make("touch linux-image-x_1_amd64.deb; echo '../mm/luf.c:1:2: error: bad' >&2; exit 2")
+    with pytest.raises(QuellError, match="building the packages failed") as caught:
+        packages(source, kernel, cache, tmp_path / "out")
+    assert caught.value.detail == "mm/luf.c:1:2: error: bad"
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_interrupted(
+    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
+) -> None:
+    # Ctrl-C comes from within make, when it surely runs.
+    make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
+    with pytest.raises(KeyboardInterrupt):
+        packages(source, kernel, cache, tmp_path / "out")
+    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+    half = cache.work / "deb/src/obj/half.o"
+    half.touch()
+    assert (half.parent / "building").exists() and not list((tmp_path / "out").iterdir())
+    make()
+    packages(source, kernel, cache, tmp_path / "out")
+    assert not half.exists()
+
+
+def test_all_or_none(tmp_path: Path) -> None:
+    one, missing = tmp_path / "a.deb", tmp_path / "b.deb"
+    one.write_text("a")
+    dest = tmp_path / "out"
+    dest.mkdir()
+    with pytest.raises(FileNotFoundError):
+        deb._deliver([one, missing], dest)
+    assert not list(dest.iterdir())
+
+
+# --- the configuration -------------------------------------------------------
+
+
+def adapt(text: str, root: Path, quell: str = "CONFIG_QUELL=y\n") -> deb.Adapted:
+    return deb.adapt(deb.Config(text, "mine"), quell, root)
+
+
+def test_quell_on_top(tmp_path: Path) -> None:
+    adapted = adapt(USER, tmp_path, "CONFIG_QUELL=y\nCONFIG_QUELL_KUNIT_TEST=y\n")
+    have = build.options(adapted.text)
+    assert have["CONFIG_QUELL"] == "y" and have["CONFIG_LOCALVERSION"] == '"-mine"'
+    assert "QUELL_KUNIT" not in adapted.text and "CONFIG_QUELL is not set" not in adapted.text
+    assert adapted.asked == "CONFIG_QUELL=y\n"
+    assert not adapted.notes  # nothing was signed
+    with_kunit = adapt(USER + "CONFIG_KUNIT=y\n", tmp_path, "CONFIG_QUELL_KUNIT_TEST=y\n")
+    assert with_kunit.asked == "CONFIG_QUELL_KUNIT_TEST=y\n"
+
+
+def test_keys_of_each_build(tmp_path: Path) -> None:
+    signed = USER + 'CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_ALL=y\nCONFIG_MODULE_SIG_KEY="certs/signing_key.pem"\n'
+    adapted = adapt(signed, tmp_path)
+    have = build.options(adapted.text)
+    assert (have["CONFIG_MODULE_SIG_KEY"], have["CONFIG_MODULE_SIG_ALL"]) == ('""', "n")
+    assert len(adapted.notes) == 1 and adapted.notes[0].startswith("modules are not signed")
+    for insists in ("MODULE_SIG_FORCE", "LOCK_DOWN_KERNEL_FORCE_INTEGRITY"):
+        with pytest.raises(UsageError, match=f"only signed modules load .CONFIG_{insists}"):
+            adapt(f"{signed}CONFIG_{insists}=y\n", tmp_path)
+    key = tmp_path / "key.pem"
+    key.touch()
+    own = signed.replace("certs/signing_key.pem", str(key)) + "CONFIG_MODULE_SIG_FORCE=y\n"
+    adapted = adapt(own, tmp_path / "linux")
+    assert str(key) in adapted.text and not adapted.notes
+
+
+def test_certificates_that_are_not_here(tmp_path: Path) -> None:
+    text = (
+        'CONFIG_SYSTEM_TRUSTED_KEYS="debian/certs/x.pem"\nCONFIG_SYSTEM_REVOCATION_KEYS="certs/y.pem"\n'
+        'CONFIG_SYSTEM_BLACKLIST_HASH_LIST=""\n'
+    )
+    (tmp_path / "certs").mkdir()
+    (tmp_path / "certs/y.pem").touch()
+    adapted = adapt(text, tmp_path)
+    have = build.options(adapted.text)
+    assert have["CONFIG_SYSTEM_TRUSTED_KEYS"] == '""'
+    assert have["CONFIG_SYSTEM_REVOCATION_KEYS"] == '"certs/y.pem"'
+    assert adapted.notes == (
+        "left out, as the kernel source does not have them: debian/certs/x.pem (CONFIG_SYSTEM_TRUSTED_KEYS)",
+    )
+
+
+def test_random_seeds_are_named(tmp_path: Path) -> None:
+    (warning,) = adapt("CONFIG_RANDSTRUCT_FULL=y\n", tmp_path).warnings
+    assert "CONFIG_RANDSTRUCT_FULL takes a random seed" in warning
+
+
+def test_what_came_out_otherwise(tmp_path: Path) -> None:
+    user = deb.Config(USER + "CONFIG_A=m\nCONFIG_GONE=y\nCONFIG_GCC_VERSION=1\nCONFIG_B=n\n", "mine")
+    adapted = deb.adapt(user, "CONFIG_QUELL=y\n", tmp_path)
+    result = adapted.text.replace("CONFIG_A=m", "CONFIG_A=y").replace("CONFIG_GONE=y\n", "") + "CONFIG_B=y\n"
+    assert deb.otherwise(user, adapted, result) == ["CONFIG_A: m -> y", "CONFIG_GONE: y -> gone"]
+
+
+def test_read_config(tmp_path: Path) -> None:
+    path = tmp_path / "config.gz"
+    path.write_bytes(gzip.compress(USER.encode()))
+    assert deb.read_config(str(path)) == deb.Config(USER, str(path))
+    boot = tmp_path / "boot"
+    boot.mkdir()
+    assert deb.read_config("running", boot, path).origin == str(path)
+    own = boot / f"config-{platform.release()}"
+    own.write_text(USER)
+    assert deb.read_config("running", boot, path).origin == str(own)
+    own.unlink()
+    with pytest.raises(UsageError, match="neither .* nor .*--config FILE"):
+        deb.read_config("running", boot, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"hello\n", "is not a kernel configuration"),
+        (b"# Linux/arm64 6.1.0 Kernel Configuration\nCONFIG_SMP=y\n", "is a configuration for arm64"),
+        (b"CONFIG_X86_32=y\n", "is a configuration for 32-bit x86"),
+        (gzip.compress(USER.encode())[:20], "cannot be read"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_wrong_config(text: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(UsageError, match=message):
+        deb.read_config(str(path))
+
+
+def test_name_that_no_package_can_have(
+    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match='CONFIG_LOCALVERSION="_A" of mine cannot be in the name'):
+        packages(source, kernel, cache, tmp_path, 'CONFIG_LOCALVERSION="_A"\n')
+
+
+def test_needs_by_option() -> None:
+    names = {item.package for item in prereq.packages_need({"CONFIG_DEBUG_INFO_BTF": "y"})}
+    assert {"debhelper", "dpkg-dev", "rsync", "kmod", "pahole"} <= names
+    assert "pahole" not in {item.package for item in prereq.packages_need({"CONFIG_DEBUG_INFO_BTF": "n"})}
+
+
+def test_command(
+    source: Source, kernel: Path, make: Callable[..., None], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    make()
+    monkeypatch.setattr(quell_source, "get_source", lambda cache, tree: source)
+    monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").write_text(USER)
+    assert cli.main(["deb", "--config", "config"]) == 0
+    out, err = capsys.readouterr()
+    image, headers = (line.split("\t") for line in out.splitlines())
+    assert (tmp_path / image[0]).is_file() and len(image[2]) == len(headers[2]) == 64
+    assert f"apt install ./{image[0]} ./{headers[0]}" in err and "quell=off" in err
+    assert cli.main(["deb", "--config", "config", "--jobs", "0"]) == 2
+    assert "number of jobs" in capsys.readouterr().err
+    assert cli.main(["deb"]) == 2
+
+
+# --- the check ---------------------------------------------------------------
+
+
+def package(root: Path, folder: str, text: str = "same\n", mode: int = 0o644) -> Path:
+    tree_ = root / folder / "tree"
+    (tree_ / "DEBIAN").mkdir(parents=True)
+    (tree_ / "DEBIAN/control").write_text(
+        "Package: p\nVersion: 1\nArchitecture: all\nMaintainer: q <q@localhost>\nDescription: d\n"
+    )
+    (tree_ / "boot").mkdir()
+    (tree_ / "boot/vmlinuz").write_text(text)
+    (tree_ / "boot/vmlinuz").chmod(mode)
+    subprocess.run(
+        ["dpkg-deb", "-b", "--root-owner-group", tree_, root / folder / "p.deb"],
+        check=True, stdout=subprocess.DEVNULL, env={**os.environ, "SOURCE_DATE_EPOCH": "1"},
+    )  # fmt: skip
+    return root / folder / "p.deb"
+
+
+def test_differences_name_the_member(tmp_path: Path) -> None:
+    one, same = package(tmp_path, "1"), package(tmp_path, "2")
+    assert check.differences(one, same, tmp_path) == []
+    other, mode = package(tmp_path, "3", "othr\n"), package(tmp_path, "4", mode=0o600)
+    assert check.differences(one, other, tmp_path) == ["p.deb: ./boot/vmlinuz differs in digest"]
+    assert check.differences(one, mode, tmp_path) == ["p.deb: ./boot/vmlinuz differs in mode"]
+
+
+def test_scratch_root(tmp_path: Path) -> None:
+    root = check.scratch_root(tmp_path / "root")
+    assert (root / "bin/sh").exists() and (root / "bin/run-parts").exists()
+    assert os.access(root / "etc/kernel/postinst.d/zz-check", os.X_OK)
+    (root / "hooks").write_text("postinst 6.12 /boot/vmlinuz-6.12 INITRD=Yes configure\n")
+    assert check._hooks_called(root, ["postinst 6.12 "]) == []
+    assert len(check._hooks_called(root, ["postinst 6.13 "])) == 1
+
+
+def test_guest_script_tries_everything(tmp_path: Path) -> None:
+    script = check.guest_script(tmp_path, tmp_path / "outside.ko")
+    assert "quell/luf/enabled" in script and f"modprobe -d {tmp_path} loop" in script
+    assert f"insmod {tmp_path}/outside.ko" in script
+    assert "outside" not in check.guest_script(Path("/x"), None)
