@@ -339,7 +339,7 @@ def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: P
         fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S
     )
     said = steps.boot(
-        fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.program
+        fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs
     )[fault.name]
     steps.keep(cache.logs / "faults", fault.name, said.whole())
     return judge(fault, said)

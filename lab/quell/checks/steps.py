@@ -174,7 +174,7 @@ def boot(
     *,
     setup: str = "",
     data: Path | None = None,
-    stage: Path | None = None,
+    stage: Sequence[Path] = (),
 ) -> dict[str, Said]:
     """Run ``steps`` in one guest, as far as it comes; ``guest`` but for its accelerator.
 
