@@ -138,7 +138,7 @@ _BARE = {
     name: "n"
     for name in (
         "FTRACE", "TRACEPOINTS", "DEBUG_FS", "KUNIT", "DEBUG_TLBFLUSH", "HYPERVISOR_GUEST",
-        "PARAVIRT", "STACKTRACE", "KALLSYMS",
+        "PARAVIRT", "KALLSYMS",
     )
 }  # fmt: skip
 

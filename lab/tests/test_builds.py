@@ -23,7 +23,13 @@ Run = Callable[..., CheckResult]
 
 # A C file says what the compiler and sparse say of it: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
 MAKE = r"""
-for word; do case $word in O=*) obj=${word#O=} ;; KCONFIG_ALLCONFIG=*) all=${word#*=} ;; dir=*) dir=${word#*=} ;; esac; done
+for word; do
+	case $word in
+	O=*) obj=${word#O=} ;;
+	KCONFIG_ALLCONFIG=*) all=${word#*=} ;;
+	dir=*) dir=${word#*=} ;;
+	esac
+done
 echo "$@" >>"$CALLS"
 say() { grep -n "^$1 " "$obj/../$2" | sed "s,^\([0-9]*\):$1 ,../$2:\1:5: $3: ,"; }
 case "$*" in
@@ -32,14 +38,16 @@ case "$*" in
 *olddefconfig*) exit 0 ;;
 *defconfig*) echo CONFIG_DEF=y >"$obj/.config"; exit 0 ;;
 *prepare*) exit 0 ;;
-*vmlinux*) [ ! -e "$UNDEFINED" ] || { echo "ld: mm/luf.o: undefined reference to \`gone'"; exit 2; }; exit 0 ;;
+*vmlinux*) [ -e "$UNDEFINED" ] || exit 0
+	echo "ld: mm/luf.o: undefined reference to \`gone'"; exit 2 ;;
 esac
 code=0
 for word; do case $word in *.o)
 	mkdir -p "$(dirname "$obj/$word")"
 	case "$*" in
 	*C=2*) say sparse "${word%.o}.c" warning ;;
-	*) say warn "${word%.o}.c" warning; if say bad "${word%.o}.c" error | grep .; then code=2; else touch "$obj/$word"; fi ;;
+	*) say warn "${word%.o}.c" warning
+		if say bad "${word%.o}.c" error | grep .; then code=2; else touch "$obj/$word"; fi ;;
 	esac ;;
 esac; done
 exit $code
@@ -90,7 +98,8 @@ def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
     first = calls(tmp_path)
     compiled = [line for line in first if "W=1 -k" in line]
     # Quell's file and the one that has hooks; the one that has none is not compiled.
-    assert all(line.endswith("W=1 -k mm/luf.o mm/rmap.o") for line in compiled) and len(compiled) == 2
+    assert len(compiled) == 2
+    assert all(line.endswith("W=1 -k mm/luf.o mm/rmap.o") for line in compiled)
     assert sum(line.endswith(" vmlinux") for line in first) == 1
     assert "builds-stock" not in "".join(first)
 
@@ -252,9 +261,11 @@ def test_the_table_of_configurations() -> None:
     alone = {one.name: one for one in CONFIGURATIONS}["luf"]
     text = alone.fragment(repo_root() / "kernel")
     assert "CONFIG_QUELL=y\n" in text and "CONFIG_QUELL_LUF=y\n" in text
-    assert text.count("CONFIG_QUELL_") == len(MECHANISMS) and text.count("=n\n") == len(MECHANISMS) - 1
+    assert text.count("CONFIG_QUELL_") == len(MECHANISMS)
+    assert text.count("=n\n") == len(MECHANISMS) - 1
     assert "QUELL" not in alone.fragment(repo_root() / "kernel", quell=False)
-    assert alone.refused(text) == [] and alone.refused("CONFIG_QUELL=y\n") == ["64BIT=y", "QUELL_LUF=y"]
+    assert alone.refused(text) == []
+    assert alone.refused("CONFIG_QUELL=y\n") == ["64BIT=y", "QUELL_LUF=y"]
 
 
 def test_build_names(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
