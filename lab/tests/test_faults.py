@@ -25,7 +25,7 @@ def test_scripts_are_shell(fault: Fault) -> None:
     text = faults.script(fault, 15, WORK, Path("/staged"))
     done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert not re.search(r"\b(WORK|DATA|EVENT|PREPARE|AFTER|NEEDS|TOLERATE|WRAP|SECONDS|PRIVATE)\b", text)
+    assert not re.search(r"\b(WORK|DATA|EVENT|PREPARE|AFTER|NEEDS|TOLERATE|SECONDS|PRIVATE)\b", text)
     assert (fault.kernel == "debug") == bool(fault.needs)
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -161,7 +161,10 @@ class Fake:
         for path in (self.console, self.frames):
             path.write_bytes(b"")
 
-    def run(self, script: str, *, boot: float = 5, run: float = 5, fail: bool = True) -> str:
+    def run(
+        self, script: str, *, boot: float = 5, run: float = 5, fail: bool = True,
+        cut: Callable[[], bool] | None = None,
+    ) -> str:  # fmt: skip
         setup = f"cd {shlex.quote(str(self.folder))}; echo $$ > pid; "
         return machine.supervise(
             ["/bin/sh", "-c", setup + script],
@@ -170,6 +173,7 @@ class Fake:
             limits=machine.Limits(boot, run),
             qemu_log=self.folder / "qemu.log",
             fail_on_oops=fail,
+            cut=cut,
         )
 
     def gone(self) -> bool:
@@ -222,6 +226,16 @@ def test_panic(fake: Fake, ends: str) -> None:
 def test_panic_may_be_wanted(fake: Fake) -> None:
     (fake.folder / "log").write_text(PANIC)
     assert "Kernel panic" in fake.run("cat log > console.log", fail=False)
+
+
+def test_power_is_cut_when_it_is_asked_for(fake: Fake) -> None:
+    start = time.monotonic()
+    said = fake.run(
+        "echo quell-runner 1 > frames; echo written > console.log; trap '' TERM; sleep 60",
+        cut=lambda: fake.console.stat().st_size > 0,
+    )
+    assert said == "written\n"
+    assert time.monotonic() - start < 4
 
 
 def test_qemu_that_fails(fake: Fake) -> None:

@@ -42,10 +42,10 @@ class Fault:
     ``event`` is shell: it lasts while ``running``, counts in ``$count`` and says ``wrong WHY``
     when it sees what must not be. ``prepare`` comes before the readers, ``after`` when they have
     ended. ``tolerate`` is what a reader may die of (an extended regular expression on its last
-    words; the number of a signal, too): it is started again. ``wrap`` is a command that
-    starts a reader. ``torture``: the user half of luf_torture reads too. ``needs`` is a file
-    without which the case is skipped, ``expected`` a pattern of complaints of the kernel that
-    come with the event, ``least`` how many events there have to be.
+    words; the number of a signal, too): it is started again. ``torture``: the user half of
+    luf_torture reads too. ``needs`` is a file without which the case is skipped, ``expected`` a
+    pattern of complaints of the kernel that come with the event, ``least`` how many events
+    there have to be.
     """
 
     name: str
@@ -57,7 +57,6 @@ class Fault:
     prepare: str = ""
     after: str = ""
     tolerate: str = ""
-    wrap: str = ""
     torture: bool = False
     needs: str = ""
     expected: str = ""
@@ -74,23 +73,26 @@ done
 """
 
 
-# The injected failures themselves are not counted: that some readers died of them is.
+# Of the readers only what they do once they run; what starts then may fail as a whole, and that
+# it does is counted.
 _ALLOCATIONS = dict(
     kernel="debug",
     memory="288M",
-    # What reclaims fails too.
     event="""
-for pid in $(pgrep kswapd); do echo 1 > /proc/$pid/make-it-fail; done
+fail() { for task in "$@"; do echo $on > $task/make-it-fail; done 2>/dev/null; }
+# What reclaims fails too.
+kswapd() { for pid in $(pgrep kswapd); do fail /proc/$pid; done; }
+on=1; kswapd
 while running; do
-	echo 2 > /proc/sys/vm/drop_caches; sleep 0.5
-	(echo 1 > /proc/self/make-it-fail; cat /proc/self/maps /proc/vmstat DATA/data > /dev/null) 2>/dev/null ||
+	fail /proc/$(cat /run/work/reading)/task/*
+	echo 2 > /proc/sys/vm/drop_caches; sleep 0.3
+	(fail /proc/self; exec cat /proc/self/maps /proc/vmstat DATA/data > /dev/null) 2>/dev/null ||
 		count=$((count + 1))
 done
 """,
-    after="echo 0 > $F/probability; for pid in $(pgrep kswapd); do echo 0 > /proc/$pid/make-it-fail; done",
-    # No memory for the program, its threads or its mapping; or a page could not be read.
-    tolerate="memory|Cannot|SIGBUS|^signal|rror|fork|allocat",
-    wrap="echo 1 > /proc/self/make-it-fail;",
+    after="echo 0 > $F/probability; on=0; kswapd",
+    # No memory to read a page.
+    tolerate="SIGBUS|^signal",
 )
 _GROUP = """
 G=/sys/fs/cgroup/fault
@@ -100,21 +102,21 @@ killed() { while read name value; do [ $name = oom_kill ] && echo $value; done <
 FAULTS = (
     Fault(
         "failing slab allocations (failslab)", needs="/sys/kernel/debug/failslab/probability",
-        prepare=_inject("failslab", 1, "task-filter=1 ignore-gfp-wait=0 cache-filter=0"),
+        prepare=_inject("failslab", 3, "task-filter=1 ignore-gfp-wait=0 cache-filter=0"),
         **_ALLOCATIONS,  # type: ignore[arg-type]
     ),
     Fault(
         "failing page allocations (fail_page_alloc)",
         needs="/sys/kernel/debug/fail_page_alloc/probability",
         prepare=_inject(
-            "fail_page_alloc", 1, "task-filter=1 ignore-gfp-wait=0 ignore-gfp-highmem=0 min-order=0"
+            "fail_page_alloc", 3, "task-filter=1 ignore-gfp-wait=0 ignore-gfp-highmem=0 min-order=0"
         ),
         **_ALLOCATIONS,  # type: ignore[arg-type]
     ),
     Fault(
         "I/O errors in reclaim and refault", kernel="debug", memory="288M",
         needs="/sys/kernel/debug/fail_make_request/probability",
-        prepare=_inject("fail_make_request", 2),
+        prepare=_inject("fail_make_request", 10),
         event="""
 while running; do
 	echo 1 > /sys/block/vda/make-it-fail; sleep 1
@@ -123,12 +125,12 @@ while running; do
 done
 """,
         after="""
-grep -q 'I/O error' /run/work/kernel || wrong 'no read failed'
+[ -s /run/work/deaths ] || wrong 'no read failed'
 # What was read in part is read again, and everything is there.
 echo 3 > /proc/sys/vm/drop_caches
 WORK >/dev/null 2>/run/work/said || wrong "after the errors: $(cat /run/work/said)"
 """,
-        tolerate="SIGBUS|Input/output|^signal 7|^signal 9", expected="EXT4-fs error",
+        tolerate="SIGBUS|Input/output|^signal", expected="EXT4-fs error",
     ),
     Fault(
         "memory of a cgroup runs out", memory="160M",
@@ -215,7 +217,6 @@ while running; do
 	[ -s /run/work/victim ] && wrong "one that was killed: $(cat /run/work/victim)"
 done
 """,
-        least=3,
     ),
 )  # fmt: skip
 
@@ -229,7 +230,7 @@ rm -f /run/work/wrong /run/work/passes /run/work/deaths /run/work/done
 PREPARE
 reader() {
 	while running; do
-		sh -c 'echo -1000 > /proc/self/oom_score_adj; WRAP exec "$@"' reader WORK >/dev/null 2>/run/work/reader &
+		sh -c 'echo -1000 > /proc/self/oom_score_adj; exec "$@"' reader WORK >/dev/null 2>/run/work/reader &
 		echo $! > /run/work/reading
 		wait $!
 		code=$?
@@ -257,7 +258,6 @@ wait $reader
 if [ -n "$torture" ]; then
 	wait $torture || wrong "luf_torture: $(cat /run/work/torture)"
 fi
-dmesg > /run/work/kernel
 AFTER
 touch /run/work/passes /run/work/deaths
 echo "events: $count, passes: $(wc -l < /run/work/passes), deaths: $(wc -l < /run/work/deaths)"
@@ -271,7 +271,7 @@ def script(fault: Fault, seconds: int, work: Sequence[str], staged: Path) -> str
     private = [*work[:-1], "--private-write", "64", work[-1]]
     for word, value in (
         ("PREPARE", fault.prepare), ("EVENT", fault.event), ("AFTER", fault.after),
-        ("NEEDS", fault.needs), ("TOLERATE", fault.tolerate), ("WRAP", fault.wrap),
+        ("NEEDS", fault.needs), ("TOLERATE", fault.tolerate),
         ("TORTURE", str(int(fault.torture))), ("SECONDS", str(seconds)), ("STAGED", str(staged)),
         ("PRIVATE", shlex.join(private)), ("WORK", shlex.join(work)), ("DATA", measure.DATA_DIR),
     ):  # fmt: skip
@@ -354,7 +354,7 @@ _FILES = 3
 _WRITE = """
 PATH=$PATH:/usr/sbin:/sbin
 mount /dev/vda /mnt || exit 2
-while :; do READ /mnt/data || { echo "wrong: reader"; exit 1; }; done >/dev/null &
+(while READ /mnt/data >/dev/null; do :; done; echo 'wrong: a reader ended') &
 RECORDS write /mnt FILES
 """
 _LOOK = """
@@ -366,7 +366,7 @@ READ /mnt/data >/dev/null || exit
 umount /mnt && e2fsck -fn /dev/vda
 """
 # Durable records of each file before the power is cut, at least, and then up to some seconds.
-_ENOUGH = 150
+_ENOUGH = 80
 _PATIENCE_S = 240
 
 
