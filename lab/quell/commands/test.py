@@ -3,12 +3,13 @@
 
 lab is the lab's own tests and types, report the page of ./quell report in a
 browser, checkpatch and w1 the kernel part's style and warnings, export the
-series of ./quell export applied with git am, models its protocol checked with spin, kunit its unit tests in a VM, vm what
-only booted kernels show, torture lazy unmap flush under attack on the debug
-kernel. Only where they are named, or with --full: mutants, the same with each
-deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
-whose results have to be the same on stock and on Quell. With --full, those
-parts that have a long form take it. The output of a part that failed is printed.
+series of ./quell export applied with git am, models its protocol checked with
+spin, kunit its unit tests in a VM, vm what only booted kernels show, torture
+lazy unmap flush under attack on the debug kernel. Only where they are named, or
+with --full: mutants, the same with each deliberate fault of that kernel, which
+has to be caught; selftests, Linux's own, whose results have to be the same on
+stock and on Quell. With --full, those parts that have a long form take it. The
+output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
 
