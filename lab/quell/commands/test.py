@@ -3,18 +3,18 @@
 
 lab is the lab's own tests and types, report the page of ./quell report in a
 browser, checkpatch and w1 the kernel part's style and warnings, export the series
-of ./quell export applied with git am, models its protocol checked with spin, kunit
-its unit tests in a VM, vm what only booted kernels show, torture lazy unmap flush
-under attack on the debug
-kernel. Only where they are named, or with --full: mutants, the same with each
-deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
-whose results have to be the same on stock and on Quell; builds, in which Quell is
-compiled in many configurations, without a warning that stock does not have; stress,
-stress-ng's memory stressors on both; faults, failing allocations, disks, CPUs,
-memory and power under load; programs, databases, git and gcc under memory pressure on
-both; deb, the packages of ./quell deb, built twice, compared, installed and
-booted. With --full, those parts that have a long form take it; --resume leaves out
-what passed before with the same inputs. The output of a part that failed is printed.
+of ./quell export applied with git am, models its protocol checked with spin,
+kunit its unit tests in a VM, vm what only booted kernels show, torture lazy unmap
+flush under attack on the debug kernel. Only where they are named, or with --full:
+mutants, the same with each deliberate fault of that kernel, which has to be
+caught; selftests, Linux's own, whose results have to be the same on stock and on
+Quell; builds, in which Quell is compiled in many configurations, without a
+warning that stock does not have; stress, stress-ng's memory stressors on both;
+faults, failing allocations, disks, CPUs, memory and power under load; programs,
+databases, git and gcc under memory pressure on both; deb, the packages of ./quell
+deb, built twice, compared, installed and booted. With --full, those parts that
+have a long form take it; --resume leaves out what passed before with the same
+inputs. The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,11 @@ _RATIO_LIMITS = (1e-3, 1e3)
 
 def _values(values: Sequence[float]) -> str:
     return ", ".join(map(table.number, values))
+
+
+def _tick(value: float) -> str:
+    """A round number at an axis: 500k, 0.2."""
+    return re.sub(r"\.?0+(?=[kMG]?$)", "", text) if "." in (text := table.number(value)) else text
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,7 @@ def ladder(ident: str, name: str, rungs: Sequence[Rung]) -> Markup:
     scale = svg.zero_based(every, left, right)
     for value in svg.ticks(scale.low, scale.high, 3):
         chart.line("grid", scale(value), top, scale(value), bottom)
-        chart.text("tick", scale(value), bottom + 14, table.number(value), "middle")
+        chart.text("tick", scale(value), bottom + 14, _tick(value), "middle")
     if stock and stock.figure:
         f = stock.figure
         x = scale(f["median"])
@@ -226,7 +232,7 @@ def scale_curves(
     x_of = svg.Log(counts[0], counts[-1], left + 8, right)
     for value in svg.ticks(y_of.low, y_of.high):
         chart.line("grid", left, y_of(value), right, y_of(value))
-        chart.text("tick", left - 6, y_of(value) + 4, table.number(value), "end")
+        chart.text("tick", left - 6, y_of(value) + 4, _tick(value), "end")
     chart.line("axis", left, y_of(0), right, y_of(0))
     for n in counts:
         chart.text("tick", x_of(n), bottom + 15, str(n), "middle")

@@ -173,6 +173,11 @@ def test_print(browser: Browser, file: Path) -> None:
     assert view.evaluate("document.documentElement.scrollWidth") <= 688
     there = view.evaluate("[...document.querySelectorAll('details table')].map(e => e.checkVisibility())")
     assert there and all(there)
+    narrow = view.evaluate(
+        """[...document.querySelectorAll('tbody th')].filter(e =>
+            e.checkVisibility() && e.getBoundingClientRect().width < 60).map(e => e.textContent)"""
+    )
+    assert narrow == []
     pdf = view.pdf(format="A4", prefer_css_page_size=True)
     view.close()
     assert pdf.startswith(b"%PDF") and 3 <= pdf.count(b"/Type /Page\n") <= 40
