@@ -7,8 +7,9 @@ models its protocol checked with spin, kunit its unit tests in a VM, vm what
 only booted kernels show, torture lazy unmap flush under attack on the debug
 kernel. Only where they are named, or with --full: mutants, the same with each
 deliberate fault of that kernel, which has to be caught; selftests, Linux's own,
-whose results have to be the same on stock and on Quell. With --full, those
-parts that have a long form take it. The output of a part that failed is printed.
+whose results have to be the same on stock and on Quell; sanitizers, kernels that
+look for data races, undefined behaviour and leaks. With --full, those parts that
+have a long form take it. The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
 
@@ -34,9 +35,10 @@ PARTS = {
     "torture": "quell.checks.torture",
     "mutants": "quell.checks.mutants",
     "selftests": "quell.checks.selftests",
+    "sanitizers": "quell.checks.sanitizers",
 }
 # Only with --only or --full.
-EXTRA = ("mutants", "selftests")
+EXTRA = ("mutants", "selftests", "sanitizers")
 
 EXAMPLES = """\
 ./quell test
@@ -56,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--full", action="store_true",
-        help="the long form: 100 million reads in torture, mutants, selftests, "
+        help="the long form: 100 million reads in torture, mutants, selftests, sanitizers, "
         "and each first part of the exported series compiled",
     )
 
