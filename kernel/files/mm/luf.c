@@ -355,8 +355,8 @@ static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
 	/* The clock before the mask: a label up to it has its CPUs there. */
 	smp_mb();
 	cpu = get_cpu();
-	/* CPUs are added meanwhile, for greater labels; none leaves. */
 	if (!quell_mutant(LUF_AGED_UNCHECKED))
+		/* CPUs are added meanwhile, for greater labels; none leaves. */
 		label = data_race(arch_luf_least(&ledger->owing, label, cpu));
 	if (arch_luf_owes(&ledger->owing, cpu) && arch_luf_behind(cpu, label)) {
 		if (label >= oldest) {

@@ -195,7 +195,7 @@ static void reader(int unused)
 }
 
 /* Of all CPUs: a page that one of them has yet to add to the LRU cannot be reclaimed. */
-static void drop_caches(void)
+static void drain_lru(void)
 {
 	write_file("/proc/sys/vm/drop_caches", "1");
 }
@@ -274,7 +274,7 @@ static void by_cgroup(pid_t pid)
 }
 
 /* @least: so many pages should have been parked in each round. */
-static void secrets(const char *name, void (*take)(pid_t pid), const char *cgroup, int least)
+static void test_secrets(const char *name, void (*take)(pid_t pid), const char *cgroup, int least)
 {
 	unsigned long seen, wrong, reads;
 	long parked, reused = 0;
@@ -285,7 +285,7 @@ static void secrets(const char *name, void (*take)(pid_t pid), const char *cgrou
 	reset();
 	fill_file(path, OLD);
 	/* Charge what is read to its reader. */
-	drop_caches();
+	drain_lru();
 	pid = start(READER, 1, reader, 0);
 	if (cgroup) {
 		snprintf(text, sizeof(text), "%d", pid);
@@ -296,7 +296,7 @@ static void secrets(const char *name, void (*take)(pid_t pid), const char *cgrou
 	parked = vm_counter("luf_park");
 	for (int i = 0; i < rounds; i++) {
 		wait_hot();
-		drop_caches();
+		drain_lru();
 		wait_hot();
 		frames_of(pid, sh->map, PAGES, frames);
 		take(pid);
@@ -400,7 +400,7 @@ static long lot_limit(long pages)
  * comes before the look at the limit. /proc/vmstat may be off by what each CPU keeps
  * back.
  */
-static void bound(void)
+static void test_bound(void)
 {
 	long limit = lot_limit(256), slack, most = 0, parked, samples = 0;
 	char lot_pages[32], stale_ms[32];
@@ -508,7 +508,7 @@ static void park_some(long limit)
 	}
 }
 
-static void memory(void)
+static void test_memory(void)
 {
 	long limit = lot_limit(16384), kills, parked, left;
 	char lot_pages[32], stale_ms[32];
@@ -565,7 +565,7 @@ static void fill_in_order(int unused)
 	atomic_fetch_add(&sh->reads, words);
 }
 
-static void zeroes(void)
+static void test_zeroes(void)
 {
 	static const char thp[] = "/sys/kernel/mm/transparent_hugepage/enabled";
 	static const char * const sizes[] = { "always", "madvise", "never" };
@@ -604,7 +604,8 @@ static void zeroes(void)
 		if (strstr(was, marked))
 			write_file(thp, sizes[i]);
 	}
-	tap_result(!atomic_load(&sh->wrong) && atomic_load(&sh->reads) == rounds * FILL / 8 && large > 0,
+	tap_result(!atomic_load(&sh->wrong) && large > 0 &&
+		   atomic_load(&sh->reads) == rounds * FILL / 8,
 		   "security zeroes: %lu words looked at, %lu of them not zero, orders raised %ld times",
 		   atomic_load(&sh->reads), atomic_load(&sh->wrong), large);
 }
@@ -625,7 +626,7 @@ static int only_root_writes(const char *name, const struct stat *st, int type, s
 	if (type != FTW_F && type != FTW_D)
 		return 0;
 	nr_files += type == FTW_F;
-	if (st->st_uid || st->st_mode & (S_IWGRP | S_IWOTH))
+	if (st->st_uid || st->st_mode & 0022)
 		complain(name, "not only root may write it");
 	return 0;
 }
@@ -680,7 +681,9 @@ static int nr_debugfs;
 
 static int look_for_ours(const char *name, const struct stat *st, int type, struct FTW *at)
 {
-	static const char * const words[] = { "quell", "luf", "early_ack", "folio_order", "rmap_batch" };
+	static const char * const words[] = {
+		"quell", "luf", "early_ack", "folio_order", "rmap_batch",
+	};
 	const char *base = name + at->base;
 
 	(void)st;
@@ -705,7 +708,7 @@ static int check_format(const char *name, const struct stat *st, int type, struc
 	(void)st;
 	if (type != FTW_F)
 		return 0;
-	if (st->st_uid || st->st_mode & (S_IRWXG & ~S_IRGRP) || st->st_mode & S_IRWXO)
+	if (st->st_uid || st->st_mode & 0037)
 		complain(name, "not only root may use it");
 	if (strcmp(name + at->base, "format"))
 		return 0;
@@ -720,7 +723,7 @@ static int check_format(const char *name, const struct stat *st, int type, struc
 	return 0;
 }
 
-static void permissions(void)
+static void test_permissions(void)
 {
 	int by_user, in_namespace;
 	struct stat st;
@@ -729,7 +732,8 @@ static void permissions(void)
 	if (access("/sys/kernel/tracing/events", F_OK))
 		mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL);
 
-	nr_files = nr_wrong = 0;
+	nr_files = 0;
+	nr_wrong = 0;
 	nftw("/sys/kernel/mm/quell", only_root_writes, 8, FTW_PHYS);
 	tap_result(nr_files && !nr_wrong,
 		   "security permissions switches: %d files, %d wrong", nr_files, nr_wrong);
@@ -742,14 +746,16 @@ static void permissions(void)
 	if (in_namespace == 99)
 		tap_skip("CONFIG_USER_NS", "security permissions user namespace");
 	else
-		tap_result(!in_namespace, "security permissions user namespace: %d of them writable",
+		tap_result(!in_namespace,
+			   "security permissions user namespace: %d of them writable",
 			   in_namespace);
 
 	nftw("/sys/kernel/debug", look_for_ours, 16, FTW_PHYS | FTW_MOUNT);
 	tap_result(!nr_debugfs, "security permissions debugfs: %d files of Quell's", nr_debugfs);
 
-	nr_files = nr_wrong = 0;
-	if (stat("/sys/kernel/tracing", &st) || st.st_uid || st.st_mode & S_IRWXO)
+	nr_files = 0;
+	nr_wrong = 0;
+	if (stat("/sys/kernel/tracing", &st) || st.st_uid || st.st_mode & 0007)
 		complain("/sys/kernel/tracing", "others may enter it");
 	nftw("/sys/kernel/tracing/events/luf", check_format, 8, FTW_PHYS);
 	nftw("/sys/kernel/tracing/events/early_ack", check_format, 8, FTW_PHYS);
@@ -762,7 +768,7 @@ static void permissions(void)
 #define LOOPS	(rounds * 20UL)
 
 /* Shootdown interrupts of @cpu. */
-static long interrupts(int cpu)
+static long shootdowns_of(int cpu)
 {
 	FILE *f = fopen("/proc/interrupts", "r");
 	char line[1024], *at;
@@ -891,7 +897,7 @@ static struct flood attack(void (*work)(int), bool reclaim)
 	them = start(VICTIM, 2, victim, 0);
 	wait_ready(1);
 	usleep(50000);
-	found.interrupts = interrupts(2) + interrupts(3);
+	found.interrupts = shootdowns_of(2) + shootdowns_of(3);
 	it = start(READER, 0, work, 0);
 	while (waitpid(it, NULL, WNOHANG) != it) {
 		usleep(5000);
@@ -900,7 +906,7 @@ static struct flood attack(void (*work)(int), bool reclaim)
 			found.page_outs++;
 		}
 	}
-	found.interrupts = interrupts(2) + interrupts(3) - found.interrupts;
+	found.interrupts = shootdowns_of(2) + shootdowns_of(3) - found.interrupts;
 	found.loops = atomic_load(&sh->loops);
 	finish(them);
 	unlink(victim_path);
@@ -911,7 +917,7 @@ static struct flood attack(void (*work)(int), bool reclaim)
  * Alone, the victims' CPUs are nobody's business. If their memory is reclaimed, they are
  * interrupted for that, and what counts is how often for each page-out.
  */
-static void flood(const char *name, void (*work)(int), bool reclaim)
+static void test_flood(const char *name, void (*work)(int), bool reclaim)
 {
 	struct flood on, off;
 	double on_each, off_each;
@@ -971,28 +977,28 @@ int main(int argc, char **argv)
 		fill_file(path, OLD);
 		if (chown(path, READER, READER))
 			die(path);
-		secrets("page-out", by_page_out, NULL, PAGES / 2);
+		test_secrets("page-out", by_page_out, NULL, PAGES / 2);
 		if (have_cgroup())
-			secrets("memory.reclaim", by_cgroup, CGROUP "/cgroup.procs", 1);
+			test_secrets("memory.reclaim", by_cgroup, CGROUP "/cgroup.procs", 1);
 		else
 			tap_skip("cgroup v2 with memory", "security secrets memory.reclaim");
 		rmdir(CGROUP);
 	}
 	if (wanted("bound"))
-		bound();
+		test_bound();
 	if (wanted("memory"))
-		memory();
+		test_memory();
 	if (wanted("zeroes"))
-		zeroes();
+		test_zeroes();
 	if (wanted("permissions"))
-		permissions();
+		test_permissions();
 	if (wanted("flood")) {
 		if (nr_cpus < 4) {
 			tap_skip("four CPUs", "security flood");
 		} else {
-			flood("opens", open_for_write, false);
-			flood("forks", fork_much, false);
-			flood("opens and reclaim", open_for_write, true);
+			test_flood("opens", open_for_write, false);
+			test_flood("forks", fork_much, false);
+			test_flood("opens and reclaim", open_for_write, true);
 		}
 	}
 	unlink(path);
