@@ -62,6 +62,9 @@ KERNELS = {
     "stock": Spec(("lab.config",), False),
     "quell": Spec(("lab.config", "quell.config"), True),
     "debug": Spec(("lab.config", "quell.config", "debug.config"), True),
+    "sanitize": Spec(("lab.config", "quell.config", "sanitize.config"), True),
+    "kcsan": Spec(("lab.config", "quell.config", "kcsan.config"), True),
+    "kcsan-stock": Spec(("lab.config", "kcsan.config"), False),
 }
 
 

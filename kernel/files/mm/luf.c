@@ -131,7 +131,8 @@
  *
  * R4: progress
  * ------------
- * The lot is drained by reclaim when it is full; by an allocation that may wait,
+ * The lot is drained by reclaim when it is full; one at a time does, and the others
+ * go on until it holds twice of that. It is drained by an allocation that may wait,
  * before it compacts or reclaims (unless these are a few pages for which a CPU
  * would have to be interrupted), after either, and before it calls the OOM killer;
  * by compaction, block by block; by kswapd when it wakes up because free pages are
@@ -273,7 +274,8 @@ static struct luf_ledger luf = {
 
 /**
  * struct luf_lot - the parked folios of a node
- * @lock:	guards all of it
+ * @lock:	guards all of it; who only wants to know about how much there is reads
+ *		@nr_pages and @nr_zone without
  * @folios:	by label, which is in folio->private, oldest first
  * @newest:	the newest label among them
  * @nr_pages:	all of them, in pages
@@ -354,7 +356,8 @@ static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
 	smp_mb();
 	cpu = get_cpu();
 	if (!quell_mutant(LUF_AGED_UNCHECKED))
-		label = arch_luf_least(&ledger->owing, label, cpu);
+		/* CPUs are added meanwhile, for greater labels; none leaves. */
+		label = data_race(arch_luf_least(&ledger->owing, label, cpu));
 	if (arch_luf_owes(&ledger->owing, cpu) && arch_luf_behind(cpu, label)) {
 		if (label >= oldest) {
 			arch_luf_only(&ledger->flushing, cpu);
@@ -467,7 +470,7 @@ static void luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 	list_splice_tail_init(list, &lot->folios);
 	lot->newest = max(lot->newest, label);
 	for (i = 0; i < MAX_NR_ZONES; i++)
-		lot->nr_zone[i] += nr_zone[i];
+		WRITE_ONCE(lot->nr_zone[i], lot->nr_zone[i] + nr_zone[i]);
 	WRITE_ONCE(lot->nr_pages, lot->nr_pages + nr_pages);
 	spin_unlock(&lot->lock);
 }
@@ -496,6 +499,7 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 {
 	unsigned long nr, nr_pages = 0;
 	struct folio *folio, *next;
+	int zone;
 
 	spin_lock(&lot->lock);
 	list_for_each_entry_safe(folio, next, &lot->folios, lru) {
@@ -506,7 +510,8 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 			break;
 		nr = folio_nr_pages(folio);
 		folio->private = NULL;
-		lot->nr_zone[folio_zonenum(folio)] -= nr;
+		zone = folio_zonenum(folio);
+		WRITE_ONCE(lot->nr_zone[zone], lot->nr_zone[zone] - nr);
 		nr_pages += nr;
 	}
 	list_cut_before(list, &lot->folios, &folio->lru);
@@ -767,7 +772,7 @@ static __always_inline bool luf_content_fixed(struct address_space *mapping)
 	struct inode *inode = mapping->host;
 
 	return (!inode_is_open_for_write(inode) || quell_mutant(LUF_IGNORE_WRITER)) &&
-	       !(inode->i_flags & (S_DAX | S_NOQUOTA)) &&
+	       !(READ_ONCE(inode->i_flags) & (S_DAX | S_NOQUOTA)) &&
 	       !test_bit(AS_LUF_NEVER, &mapping->flags) &&
 	       !READ_ONCE(mapping->wb_err);
 }
@@ -974,8 +979,11 @@ static unsigned long luf_put_into_lot(struct list_head *parked,
 	trace_luf_park(nid, nr_pages, label);
 
 	limit = luf_node_limit(pgdat);
-	if (luf_parked(nid) > limit)
-		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1, ULONG_MAX);
+	if (luf_parked(nid) > limit &&
+	    !luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1, ULONG_MAX) &&
+	    luf_parked(nid) > 2 * limit)
+		/* Whoever drains is slow, and all others park: it ends here. */
+		luf_drain_node(nid, LUF_DRAIN_FULL, ULONG_MAX);
 	return nr_pages;
 }
 
@@ -1007,6 +1015,7 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
 	unsigned long nr_pages = 0;
 	struct zone *zone = NULL;
 	struct luf_lot *lot;
+	unsigned int share;
 
 	if (!list_empty(parked)) {
 		zone = folio_zone(list_first_entry(parked, struct folio, lru));
@@ -1017,9 +1026,11 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
 	if (!current_is_kswapd() || !nr_reclaimed)
 		return;
 	lot = luf_lots[pgdat->node_id];
-	lot->share -= lot->share / 8;
+	share = lot->share - lot->share / 8;
 	if (2 * nr_pages >= nr_reclaimed)
-		lot->share += LUF_SHARE / 8;
+		share += LUF_SHARE / 8;
+	/* Who wakes kswapd looks at it, too. */
+	WRITE_ONCE(lot->share, share);
 	/* It takes its time; somebody may be waiting for pages meanwhile. */
 	if (zone)
 		luf_kswapd_drains(pgdat, !zone_watermark_ok(zone, 0, low_wmark_pages(zone),

@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +46,14 @@ def read(report: dict[str, Any]) -> CheckResult:
     )
 
 
-def run(cache: Cache) -> CheckResult:
-    """Boot, parse, count; QuellError when the guest or the parser gives nothing to count."""
-    tree = source.debian_source(cache)
-    kernel = build.build_kernels(tree, ("quell",), cache)["quell"]
-    guest = machine.run_script(
-        kernel.image, "true", append=["kunit.enable=1", "loglevel=7"], cache=cache
-    )
+def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
+    """What a kernel's log says, read by ``tree``'s parser; QuellError if that finds no results."""
     with tempfile.TemporaryDirectory(prefix="kunit-", dir=cache.folder("run")) as temp:
-        log, report = Path(temp) / "console.log", Path(temp) / "kunit.json"
-        log.write_text(guest.console)
+        file, report = Path(temp) / "console.log", Path(temp) / "kunit.json"
+        file.write_text(log)
         tool = tree.tree / "tools/testing/kunit/kunit.py"
         parsed = proc.run(
-            [sys.executable, "-B", tool, "parse", f"--json={report}", log],
+            [sys.executable, "-B", tool, "parse", f"--json={report}", file],
             cwd=tree.tree,
             timeout=60,
             check=False,
@@ -68,13 +64,18 @@ def run(cache: Cache) -> CheckResult:
             raise QuellError(
                 "the kernel's KUnit parser found no results in the console log",
                 detail=proc.tail(parsed.stdout + parsed.stderr),
-                log=machine.save_log(log, cache),
+                log=machine.save_log(file, cache),
             ) from error
     if result.failed:
-        return CheckResult(
-            result.passed,
-            result.failed,
-            result.skipped,
-            f"{result.details}\n{proc.tail(parsed.stdout, 60)}",
-        )
+        return replace(result, details=f"{result.details}\n{proc.tail(parsed.stdout, 60)}")
     return result
+
+
+def run(cache: Cache) -> CheckResult:
+    """Boot, parse, count; QuellError when the guest or the parser gives nothing to count."""
+    tree = source.debian_source(cache)
+    kernel = build.build_kernels(tree, ("quell",), cache)["quell"]
+    guest = machine.run_script(
+        kernel.image, "true", append=["kunit.enable=1", "loglevel=7"], cache=cache
+    )
+    return read_log(guest.console, tree, cache)

@@ -30,8 +30,9 @@ _NEED_NODES = ("luf_migrate",)
 # Those that want nodes, a RAM disk for swap, and a file system with large folios.
 _LARGE_FOLIOS = ("rmap_batch", "rmap_torture")
 _SWAP_KB = 32768
-# Two requests come together at a CPU only if two others send them.
-_CPUS = {"early_ack": 4}
+# Two requests come together at a CPU only if two others send them; who attacks has CPUs of
+# his own, and so have those who are attacked.
+_CPUS = {"early_ack": 4, "security": 4}
 # Shootdowns in the long form, after each of which others look for an old translation.
 _FULL_ROUNDS = 10**7
 # mount(8) would keep the loop device open for writing, and no kernel has to mount it then.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Build the stock kernel, the Quell kernel or both, or the debug kernel, as other commands need them.
+"""Build the stock kernel, the Quell kernel or both, or one for checks, as other commands need them.
 
 Finished kernels in the cache are reused. Prints, for each kernel, its
 name, its release and the path of its image.

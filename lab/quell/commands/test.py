@@ -12,9 +12,10 @@ Quell; builds, in which Quell is compiled in many configurations, without a
 warning that stock does not have; stress, stress-ng's memory stressors on both;
 faults, failing allocations, disks, CPUs, memory and power under load; programs,
 databases, git and gcc under memory pressure on both; deb, the packages of ./quell
-deb, built twice, compared, installed and booted. With --full, those parts that
-have a long form take it; --resume leaves out what passed before with the same
-inputs. The output of a part that failed is printed.
+deb, built twice, compared, installed and booted; sanitizers, kernels that look
+for data races, undefined behaviour and leaks. With --full, those parts that have
+a long form take it; --resume leaves out what passed before with the same inputs.
+The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
 
@@ -47,10 +48,11 @@ PARTS = {
     "stress": "quell.checks.stress",
     "faults": "quell.checks.faults",
     "programs": "quell.checks.programs",
+    "sanitizers": "quell.checks.sanitizers",
     "deb": "quell.checks.deb",
 }
 # Only with --only or --full.
-EXTRA = ("mutants", "selftests", "builds", "stress", "faults", "programs", "deb")
+EXTRA = ("mutants", "selftests", "builds", "stress", "faults", "programs", "sanitizers", "deb")
 
 EXAMPLES = """\
 ./quell test

@@ -1,0 +1,1006 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What can one user do to another by means of Quell? Usage:
+ *
+ *	security DIR [ROUNDS [TEST]]
+ *
+ * as root, with DIR on a file system that lazy unmap flush supports and that has small
+ * folios (ext4). TEST is the beginning of the names of those to run:
+ *
+ *	secrets		a user's threads never cease to read a mapping that is taken
+ *			away by reclaim; its frames go to another user, who writes
+ *			secrets to them. Forced by the page-out of a range, and of a
+ *			whole memory cgroup
+ *	bound		users who park as fast as they can park no more than the lot
+ *			may hold
+ *	memory		who wants memory while the lot is full gets it, at once, and
+ *			nobody is killed for it
+ *	zeroes		what a fault brings in without being asked for has nothing of the
+ *			former owner's in it
+ *	permissions	only root writes the switches, and what shows is no address
+ *	flood		a user who pages out and opens files for writing in a loop, or
+ *			forks, has the CPUs of others interrupted no more often than
+ *			with Quell switched off; while these are left alone, and while
+ *			their own memory is reclaimed
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <ftw.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "util.h"
+
+#define OLD		0x01d01d01d01d01d0UL
+#define SECRET		0x5ec3e75ec3e75ec3UL
+#define READER		65533
+#define WRITER		65532
+#define VICTIM		65531
+#define MAX_CPUS	8
+#define FILL		(16UL << 20)
+#define CGROUP		"/sys/fs/cgroup/quell_security"
+
+/* Mapped shared, so that processes and their threads meet in it. */
+struct shared {
+	volatile uint64_t *map;			/* of the reader, at its address */
+	atomic_ulong passes[MAX_CPUS];		/* of each CPU's thread */
+	atomic_ulong reads, secrets, wrong;
+	atomic_bool go, stop;
+	atomic_int ready;
+	atomic_ulong loops;
+	atomic_long worst_us;
+};
+
+static struct shared *sh;
+static char path[4096], victim_path[4096 + 8];
+static int rounds = 20, nr_cpus;
+static const char *only = "";
+
+static bool wanted(const char *name)
+{
+	return !strncmp(name, only, strlen(only));
+}
+
+static long now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000L + t.tv_nsec / 1000;
+}
+
+static void become(unsigned int uid)
+{
+	if (setgroups(0, NULL) || setresgid(uid, uid, uid) || setresuid(uid, uid, uid))
+		die("setresuid");
+	/* setresuid() clears it. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+/* A child of another user, on @cpu. */
+static pid_t start(unsigned int uid, int cpu, void (*work)(int which), int which)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (pid)
+		return pid;
+	pin(cpu);
+	become(uid);
+	work(which);
+	fflush(stdout);
+	_exit(0);
+}
+
+static void finish(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+static void reset(void)
+{
+	memset(sh, 0, sizeof(*sh));
+}
+
+static void wait_ready(int number)
+{
+	for (long end = now_us() + 120000000; atomic_load(&sh->ready) < number;) {
+		if (now_us() > end) {
+			errno = ETIMEDOUT;
+			die("a child");
+		}
+		usleep(1000);
+	}
+}
+
+/* The frames of @pages pages from @address on; 0 for those that are not there. */
+static void frames_of(pid_t pid, const volatile void *address, int pages, uint64_t *frames)
+{
+	char name[64];
+	int fd;
+
+	snprintf(name, sizeof(name), "/proc/%d/pagemap", pid);
+	fd = open(name, O_RDONLY);
+	if (fd < 0 || pread(fd, frames, pages * sizeof(*frames),
+			    (off_t)((unsigned long)address / PAGE * sizeof(*frames))) !=
+		      (ssize_t)(pages * sizeof(*frames)))
+		die(name);
+	close(fd);
+	for (int i = 0; i < pages; i++)
+		frames[i] = frames[i] >> 63 ? frames[i] & ((1UL << 55) - 1) : 0;
+}
+
+static void page_out_of(pid_t pid, volatile void *address, unsigned long size)
+{
+	struct iovec range = { (void *)address, size };
+	int fd = syscall(SYS_pidfd_open, pid, 0);
+
+	if (fd < 0 || syscall(SYS_process_madvise, fd, &range, 1, MADV_PAGEOUT, 0) < 0)
+		die("process_madvise");
+	close(fd);
+}
+
+/* --- secrets ------------------------------------------------------------------ */
+
+static void *read_on(void *arg)
+{
+	int cpu = (long)arg;
+
+	pin(cpu);
+	/* No system call from here on: only interrupts, and faults, flush. */
+	while (!atomic_load(&sh->stop)) {
+		for (int i = 0; i < PAGES; i++) {
+			for (unsigned long at = 0; at < PAGE / 8; at += 73) {
+				uint64_t v = sh->map[i * PAGE / 8 + at];
+
+				if (v == SECRET)
+					atomic_fetch_add(&sh->secrets, 1);
+				else if (v != OLD)
+					atomic_fetch_add(&sh->wrong, 1);
+			}
+		}
+		atomic_fetch_add(&sh->reads, PAGES * (PAGE / 8 / 73 + 1));
+		atomic_fetch_add(&sh->passes[cpu], 1);
+	}
+	return NULL;
+}
+
+static void reader(int unused)
+{
+	pthread_t threads[MAX_CPUS];
+
+	(void)unused;
+	/* Until then it may not be where its memory is to be charged to. */
+	while (!atomic_load(&sh->go))
+		usleep(1000);
+	sh->map = map_file(path, MAP_SHARED);
+	for (long cpu = 1; cpu < nr_cpus; cpu++)
+		if (pthread_create(&threads[cpu], NULL, read_on, (void *)cpu))
+			die("pthread_create");
+	atomic_store(&sh->ready, 1);
+	for (int cpu = 1; cpu < nr_cpus; cpu++)
+		pthread_join(threads[cpu], NULL);
+}
+
+/* Of all CPUs: a page that one of them has yet to add to the LRU cannot be reclaimed. */
+static void drain_lru(void)
+{
+	write_file("/proc/sys/vm/drop_caches", "1");
+}
+
+/* Every thread has every page in its TLB. */
+static void wait_hot(void)
+{
+	unsigned long before[MAX_CPUS];
+
+	for (int cpu = 1; cpu < nr_cpus; cpu++)
+		before[cpu] = atomic_load(&sh->passes[cpu]);
+	for (int cpu = 1; cpu < nr_cpus; cpu++)
+		while (atomic_load(&sh->passes[cpu]) < before[cpu] + 2)
+			usleep(100);
+}
+
+static uint64_t *writer_map;
+
+static void writer(int unused)
+{
+	(void)unused;
+	for (unsigned long i = 0; i < FILL / 8; i++)
+		writer_map[i] = SECRET;
+	atomic_store(&sh->ready, 2);
+	pause();
+}
+
+/*
+ * What the reader's frames are used for next: secrets of somebody else. Returns how
+ * many of @frames.
+ */
+static int reuse(const uint64_t *frames)
+{
+	static uint64_t theirs[FILL / PAGE];
+	int reused = 0;
+	pid_t pid;
+
+	writer_map = mmap(NULL, FILL, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (writer_map == MAP_FAILED)
+		die("mmap");
+	/* What was freed last is used first, page by page. */
+	madvise(writer_map, FILL, MADV_NOHUGEPAGE);
+	pid = start(WRITER, 0, writer, 0);
+	wait_ready(2);
+	frames_of(pid, writer_map, FILL / PAGE, theirs);
+	for (int i = 0; i < PAGES; i++)
+		for (unsigned long k = 0; frames[i] && k < FILL / PAGE; k++)
+			if (theirs[k] == frames[i]) {
+				reused++;
+				break;
+			}
+	usleep(5000);
+	finish(pid);
+	munmap(writer_map, FILL);
+	atomic_store(&sh->ready, 1);
+	return reused;
+}
+
+static void by_page_out(pid_t pid)
+{
+	page_out_of(pid, sh->map, SIZE);
+}
+
+static void by_cgroup(pid_t pid)
+{
+	int fd = open(CGROUP "/memory.reclaim", O_WRONLY);
+
+	(void)pid;
+	if (fd < 0)
+		die(CGROUP "/memory.reclaim");
+	/* EAGAIN: there was less than that. */
+	if (write(fd, "4M", 2) < 0 && errno != EAGAIN)
+		die("memory.reclaim");
+	close(fd);
+}
+
+/* @least: so many pages should have been parked in each round. */
+static void test_secrets(const char *name, void (*take)(pid_t pid), const char *cgroup, int least)
+{
+	unsigned long seen, wrong, reads;
+	long parked, reused = 0;
+	uint64_t frames[PAGES];
+	char text[32];
+	pid_t pid;
+
+	reset();
+	fill_file(path, OLD);
+	/* Charge what is read to its reader. */
+	drain_lru();
+	pid = start(READER, 1, reader, 0);
+	if (cgroup) {
+		snprintf(text, sizeof(text), "%d", pid);
+		write_file(cgroup, text);
+	}
+	atomic_store(&sh->go, true);
+	wait_ready(1);
+	parked = vm_counter("luf_park");
+	for (int i = 0; i < rounds; i++) {
+		wait_hot();
+		drain_lru();
+		wait_hot();
+		frames_of(pid, sh->map, PAGES, frames);
+		take(pid);
+		/* Root gives the frames back to whoever comes next. */
+		write_file(QUELL_SYSFS "luf/drain", "1");
+		reused += reuse(frames);
+	}
+	parked = vm_counter("luf_park") - parked;
+	atomic_store(&sh->stop, true);
+	waitpid(pid, NULL, 0);
+	seen = atomic_load(&sh->secrets);
+	wrong = atomic_load(&sh->wrong);
+	reads = atomic_load(&sh->reads);
+	tap_result(!seen && !wrong && parked >= rounds * least && reused >= rounds,
+		   "security secrets %s: %lu words read, %lu of them secrets, %lu wrong, %ld pages parked, %ld frames written by another user",
+		   name, reads, seen, wrong, parked, reused);
+}
+
+static bool have_cgroup(void)
+{
+	if (access("/sys/fs/cgroup/cgroup.controllers", R_OK))
+		return false;
+	if (mkdir(CGROUP, 0755) && errno != EEXIST)
+		return false;
+	return !access(CGROUP "/memory.reclaim", W_OK);
+}
+
+/* --- bound -------------------------------------------------------------------- */
+
+#define PARKERS		6
+#define PARK_PAGES	1024UL
+
+static void parker(int which)
+{
+	unsigned long size = PARK_PAGES * PAGE;
+	char name[sizeof(path) + 16];
+	volatile char *map;
+	int fd;
+
+	snprintf(name, sizeof(name), "%s.%d", path, which);
+	fd = open(name, O_RDONLY);
+	if (fd < 0)
+		die(name);
+	map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		die("mmap");
+	close(fd);
+	atomic_fetch_add(&sh->ready, 1);
+	/* Touched on two CPUs, as what is only local is never deferred. */
+	for (int cpu = which; !atomic_load(&sh->stop); cpu++) {
+		for (unsigned long at = 0; at < size; at += PAGE)
+			(void)map[at];
+		pin(cpu % nr_cpus);
+		for (unsigned long at = 0; at < size; at += PAGE)
+			(void)map[at];
+		madvise((void *)map, size, MADV_PAGEOUT);
+		atomic_fetch_add(&sh->loops, 1);
+	}
+}
+
+static void make_park_files(void)
+{
+	static char page[PAGE];
+	char name[sizeof(path) + 16];
+
+	for (int i = 0; i < PARKERS; i++) {
+		int fd;
+
+		snprintf(name, sizeof(name), "%s.%d", path, i);
+		fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+		if (fd < 0 || fchown(fd, READER, READER))
+			die(name);
+		for (unsigned long k = 0; k < PARK_PAGES; k++)
+			if (write(fd, page, PAGE) != (ssize_t)PAGE)
+				die(name);
+		if (fsync(fd) || close(fd))
+			die(name);
+	}
+}
+
+static void unlink_park_files(void)
+{
+	char name[sizeof(path) + 16];
+
+	for (int i = 0; i < PARKERS; i++) {
+		snprintf(name, sizeof(name), "%s.%d", path, i);
+		unlink(name);
+	}
+}
+
+/* What a lot may hold, with lot_pages at @pages: never more than 1/64 of the node. */
+static long lot_limit(long pages)
+{
+	long managed = sysconf(_SC_PHYS_PAGES) / 64;
+
+	return pages < managed ? pages : managed;
+}
+
+/*
+ * A list that reclaim has just unmapped is up to 32 folios for each who reclaims, and
+ * comes before the look at the limit. /proc/vmstat may be off by what each CPU keeps
+ * back.
+ */
+static void test_bound(void)
+{
+	long limit = lot_limit(256), slack, most = 0, parked, samples = 0;
+	char lot_pages[32], stale_ms[32];
+	pid_t pids[PARKERS];
+	long end;
+
+	reset();
+	make_park_files();
+	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
+	read_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms, sizeof(stale_ms));
+	write_file(QUELL_SYSFS "luf/lot_pages", "256");
+	/* That nothing but the limit gives pages back. */
+	write_file(QUELL_SYSFS "luf/max_stale_ms", "60000");
+	parked = vm_counter("luf_park");
+	for (int i = 0; i < PARKERS; i++)
+		pids[i] = start(READER, i % nr_cpus, parker, i);
+	wait_ready(PARKERS);
+	for (end = now_us() + rounds * 200000L; now_us() < end; samples++) {
+		long n = vm_counter("nr_luf_parked");
+
+		most = n > most ? n : most;
+	}
+	atomic_store(&sh->stop, true);
+	for (int i = 0; i < PARKERS; i++)
+		waitpid(pids[i], NULL, 0);
+	parked = vm_counter("luf_park") - parked;
+	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
+	write_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms);
+	unlink_park_files();
+	slack = PARKERS * 32 + nr_cpus * 64;
+	tap_result(most <= 2 * limit + slack && parked > 10 * limit,
+		   "security bound: %d users parked %ld pages, at most %ld at once in %ld looks; the limit is %ld",
+		   PARKERS, parked, most, samples, limit);
+}
+
+/* --- memory --------------------------------------------------------------------- */
+
+static unsigned long hog_size;
+
+/* Touch more than is free: the worst wait for a page, and that it ends. */
+static void hog(int unused)
+{
+	char *map = mmap(NULL, hog_size, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long worst = 0;
+
+	(void)unused;
+	if (map == MAP_FAILED)
+		die("mmap");
+	for (unsigned long at = 0; at < hog_size; at += PAGE) {
+		long before = now_us(), took;
+
+		map[at] = 1;
+		took = now_us() - before;
+		worst = took > worst ? took : worst;
+	}
+	atomic_store(&sh->worst_us, worst);
+	atomic_store(&sh->ready, 99);
+	pause();
+}
+
+static long meminfo_kb(const char *name)
+{
+	FILE *f = fopen("/proc/meminfo", "r");
+	char line[128], key[64];
+	long value, found = -1;
+
+	if (!f)
+		die("/proc/meminfo");
+	while (found < 0 && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%63[^:]: %ld", key, &value) == 2 && !strcmp(key, name))
+			found = value;
+	fclose(f);
+	return found;
+}
+
+/* Park pages of the files one after the other, until it is half of @limit. */
+static void park_some(long limit)
+{
+	unsigned long size = PARK_PAGES * PAGE;
+	char name[sizeof(path) + 16];
+
+	for (int i = 0; i < PARKERS && vm_counter("nr_luf_parked") < limit / 2; i++) {
+		volatile char *map;
+		int fd;
+
+		snprintf(name, sizeof(name), "%s.%d", path, i);
+		fd = open(name, O_RDONLY);
+		if (fd < 0)
+			die(name);
+		map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+		if (map == MAP_FAILED)
+			die("mmap");
+		close(fd);
+		/* On two CPUs, as what is only local is never deferred. */
+		for (int cpu = 1; cpu >= 0; cpu--) {
+			pin(cpu);
+			for (unsigned long at = 0; at < size; at += PAGE)
+				(void)map[at];
+		}
+		if (madvise((void *)map, limit / 2 * PAGE < size ? limit / 2 * PAGE : size,
+			    MADV_PAGEOUT))
+			die("MADV_PAGEOUT");
+		munmap((void *)map, size);
+	}
+}
+
+static void test_memory(void)
+{
+	long limit = lot_limit(16384), kills, parked, left;
+	char lot_pages[32], stale_ms[32];
+	bool got = false;
+	pid_t pid;
+
+	reset();
+	make_park_files();
+	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
+	read_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms, sizeof(stale_ms));
+	write_file(QUELL_SYSFS "luf/lot_pages", "16384");
+	/* They stay parked: only who wants memory gives them back. */
+	write_file(QUELL_SYSFS "luf/max_stale_ms", "60000");
+	park_some(limit);
+	parked = vm_counter("nr_luf_parked");
+	kills = vm_counter("oom_kill");
+	/* All that is free, all that is parked, and some of the page cache. */
+	hog_size = (meminfo_kb("MemFree") << 10) + parked * PAGE + (4UL << 20);
+	pid = start(WRITER, 0, hog, 0);
+	for (int i = 0; i < 6000 && !got && waitpid(pid, NULL, WNOHANG) != pid; i++) {
+		usleep(10000);
+		got = atomic_load(&sh->ready) >= 99;
+	}
+	got = atomic_load(&sh->ready) >= 99;
+	left = vm_counter("nr_luf_parked");
+	kills = vm_counter("oom_kill") - kills;
+	finish(pid);
+	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
+	write_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms);
+	unlink_park_files();
+	tap_result(got && !kills && parked >= limit / 4 && left < parked / 2 &&
+		   atomic_load(&sh->worst_us) < 10000000,
+		   "security memory: %lu MB taken with %ld of %ld pages parked, %ld left, %ld processes killed, no page took longer than %ld us",
+		   hog_size >> 20, parked, limit, left, kills, atomic_load(&sh->worst_us));
+}
+
+/* --- zeroes ----------------------------------------------------------------------- */
+
+/* Memory that is filled from one end comes in large folios, before it is asked for. */
+static void fill_in_order(int unused)
+{
+	unsigned long words = FILL / 8, found = 0;
+	uint64_t *map;
+
+	(void)unused;
+	map = mmap(NULL, FILL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (map == MAP_FAILED)
+		die("mmap");
+	for (unsigned long i = 0; i < words; i += PAGE / 8)
+		map[i] = 1;
+	for (unsigned long i = 0; i < words; i++)
+		found += i % (PAGE / 8) && map[i];
+	atomic_fetch_add(&sh->wrong, found);
+	atomic_fetch_add(&sh->reads, words);
+}
+
+static void test_zeroes(void)
+{
+	static const char thp[] = "/sys/kernel/mm/transparent_hugepage/enabled";
+	static const char * const sizes[] = { "always", "madvise", "never" };
+	char was[64];
+	long large;
+
+	if (access(QUELL_SYSFS "folio_order/enabled", R_OK) || access(thp, W_OK)) {
+		tap_skip("CONFIG_QUELL_FOLIO_ORDER", "security zeroes");
+		return;
+	}
+	reset();
+	read_file(thp, was, sizeof(was));
+	/* Linux sets this to never on a small machine. */
+	write_file(thp, "madvise");
+	large = vm_counter("folio_order_raised");
+	for (int i = 0; i < rounds; i++) {
+		pid_t pid;
+
+		writer_map = mmap(NULL, FILL, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (writer_map == MAP_FAILED)
+			die("mmap");
+		atomic_store(&sh->ready, 0);
+		pid = start(WRITER, 0, writer, 0);
+		wait_ready(2);
+		finish(pid);
+		munmap(writer_map, FILL);
+		pid = start(READER, 0, fill_in_order, 0);
+		waitpid(pid, NULL, 0);
+	}
+	large = vm_counter("folio_order_raised") - large;
+	for (int i = 0; i < 3; i++) {
+		char marked[16];
+
+		snprintf(marked, sizeof(marked), "[%s]", sizes[i]);
+		if (strstr(was, marked))
+			write_file(thp, sizes[i]);
+	}
+	tap_result(!atomic_load(&sh->wrong) && large > 0 &&
+		   atomic_load(&sh->reads) == rounds * FILL / 8,
+		   "security zeroes: %lu words looked at, %lu of them not zero, orders raised %ld times",
+		   atomic_load(&sh->reads), atomic_load(&sh->wrong), large);
+}
+
+/* --- permissions ---------------------------------------------------------------- */
+
+static int nr_files, nr_wrong;
+
+static void complain(const char *name, const char *what)
+{
+	printf("# %s: %s\n", name, what);
+	nr_wrong++;
+}
+
+static int only_root_writes(const char *name, const struct stat *st, int type, struct FTW *at)
+{
+	(void)at;
+	if (type != FTW_F && type != FTW_D)
+		return 0;
+	nr_files += type == FTW_F;
+	if (st->st_uid || st->st_mode & 0022)
+		complain(name, "not only root may write it");
+	return 0;
+}
+
+static const char * const parameters[] = {
+	"/sys/module/luf_debug/parameters", "/sys/module/luf_torture/parameters",
+	"/sys/module/quell_mutants/parameters",
+};
+
+/* Exit code: how many files an ordinary user could open for writing. */
+static int can_write;
+
+static int try_write(const char *name, const struct stat *st, int type, struct FTW *at)
+{
+	int fd;
+
+	(void)st;
+	(void)at;
+	if (type == FTW_D || type == FTW_DNR)
+		return 0;
+	fd = open(name, O_WRONLY);
+	if (fd < 0)
+		return 0;
+	can_write++;
+	close(fd);
+	return 0;
+}
+
+static void try_all(int own_namespace)
+{
+	if (own_namespace && unshare(CLONE_NEWUSER))
+		_exit(99);
+	nftw("/sys/kernel/mm/quell", try_write, 8, FTW_PHYS);
+	for (unsigned long i = 0; i < sizeof(parameters) / sizeof(*parameters); i++)
+		nftw(parameters[i], try_write, 8, FTW_PHYS);
+	/* Not even these can be looked at. */
+	can_write += !access("/sys/kernel/debug/.", X_OK);
+	can_write += !access("/sys/kernel/tracing/events/luf", F_OK);
+	_exit(can_write);
+}
+
+static int tried_by_user(int own_namespace)
+{
+	pid_t pid = start(READER, 0, try_all, own_namespace);
+	int status = 0;
+
+	waitpid(pid, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int nr_debugfs;
+
+static int look_for_ours(const char *name, const struct stat *st, int type, struct FTW *at)
+{
+	static const char * const words[] = {
+		"quell", "luf", "early_ack", "folio_order", "rmap_batch",
+	};
+	const char *base = name + at->base;
+
+	(void)st;
+	(void)type;
+	/* The results of unit tests. */
+	if (strstr(name, "/kunit/"))
+		return 0;
+	for (unsigned long i = 0; i < sizeof(words) / sizeof(*words); i++)
+		if (!strncmp(base, words[i], strlen(words[i]))) {
+			printf("# %s\n", name);
+			nr_debugfs++;
+		}
+	return 0;
+}
+
+/* Addresses would be printed by %p, and kernel pointers have "ptr" or "*" in the format. */
+static int check_format(const char *name, const struct stat *st, int type, struct FTW *at)
+{
+	char line[1024];
+	FILE *f;
+
+	(void)st;
+	if (type != FTW_F)
+		return 0;
+	if (st->st_uid || st->st_mode & 0037)
+		complain(name, "not only root may use it");
+	if (strcmp(name + at->base, "format"))
+		return 0;
+	nr_files++;
+	f = fopen(name, "r");
+	if (!f)
+		die(name);
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "%p") || (strstr(line, "field:") && strchr(line, '*')))
+			complain(name, "it shows an address");
+	fclose(f);
+	return 0;
+}
+
+static void test_permissions(void)
+{
+	int by_user, in_namespace;
+	struct stat st;
+
+	mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	if (access("/sys/kernel/tracing/events", F_OK))
+		mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL);
+
+	nr_files = 0;
+	nr_wrong = 0;
+	nftw("/sys/kernel/mm/quell", only_root_writes, 8, FTW_PHYS);
+	tap_result(nr_files && !nr_wrong,
+		   "security permissions switches: %d files, %d wrong", nr_files, nr_wrong);
+
+	for (unsigned long i = 0; i < sizeof(parameters) / sizeof(*parameters); i++)
+		nftw(parameters[i], only_root_writes, 8, FTW_PHYS);
+	by_user = tried_by_user(false);
+	in_namespace = tried_by_user(true);
+	tap_result(!by_user, "security permissions user: %d of them writable", by_user);
+	if (in_namespace == 99)
+		tap_skip("CONFIG_USER_NS", "security permissions user namespace");
+	else
+		tap_result(!in_namespace,
+			   "security permissions user namespace: %d of them writable",
+			   in_namespace);
+
+	nftw("/sys/kernel/debug", look_for_ours, 16, FTW_PHYS | FTW_MOUNT);
+	tap_result(!nr_debugfs, "security permissions debugfs: %d files of Quell's", nr_debugfs);
+
+	nr_files = 0;
+	nr_wrong = 0;
+	if (stat("/sys/kernel/tracing", &st) || st.st_uid || st.st_mode & 0007)
+		complain("/sys/kernel/tracing", "others may enter it");
+	nftw("/sys/kernel/tracing/events/luf", check_format, 8, FTW_PHYS);
+	nftw("/sys/kernel/tracing/events/early_ack", check_format, 8, FTW_PHYS);
+	tap_result(nr_files && !nr_wrong,
+		   "security permissions tracepoints: %d formats, %d wrong", nr_files, nr_wrong);
+}
+
+/* --- flood ------------------------------------------------------------------------ */
+
+#define LOOPS	(rounds * 20UL)
+
+/* Shootdown interrupts of @cpu. */
+static long shootdowns_of(int cpu)
+{
+	FILE *f = fopen("/proc/interrupts", "r");
+	char line[1024], *at;
+	long value = -1;
+
+	if (!f)
+		die("/proc/interrupts");
+	while (value < 0 && fgets(line, sizeof(line), f)) {
+		at = strstr(line, "TLB:");
+		if (!at)
+			continue;
+		at += 4;
+		for (int i = 0; i <= cpu; i++)
+			value = strtol(at, &at, 10);
+	}
+	fclose(f);
+	return value;
+}
+
+static void *touch_on_one(void *arg)
+{
+	volatile char *map = arg;
+
+	pin(1);
+	while (!atomic_load(&sh->stop))
+		for (unsigned long at = 0; at < SIZE; at += PAGE)
+			(void)map[at];
+	return NULL;
+}
+
+/* Each round parks pages, and makes somebody wait for what is owed. */
+static void open_for_write(int unused)
+{
+	pthread_t thread;
+	char *map;
+
+	(void)unused;
+	map = map_file(path, MAP_SHARED);
+	if (pthread_create(&thread, NULL, touch_on_one, map))
+		die("pthread_create");
+	for (unsigned long i = 0; i < LOOPS; i++) {
+		int fd;
+
+		for (unsigned long at = 0; at < SIZE; at += PAGE)
+			(void)*(volatile char *)(map + at);
+		if (madvise(map + i % PAGES * PAGE, PAGE, MADV_PAGEOUT))
+			die("MADV_PAGEOUT");
+		fd = open(path, O_WRONLY);
+		if (fd < 0)
+			die(path);
+		close(fd);
+		atomic_fetch_add(&sh->loops, 1);
+	}
+	atomic_store(&sh->stop, true);
+	pthread_join(thread, NULL);
+}
+
+static void fork_much(int unused)
+{
+	unsigned long size = 1UL << 20;
+	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_t thread;
+
+	(void)unused;
+	if (map == MAP_FAILED || pthread_create(&thread, NULL, touch_on_one, map))
+		die("pthread_create");
+	for (unsigned long i = 0; i < LOOPS; i++) {
+		pid_t pid;
+
+		memset(map, i, size);
+		pid = fork();
+		if (pid < 0)
+			die("fork");
+		if (!pid)
+			_exit(0);
+		waitpid(pid, NULL, 0);
+		atomic_fetch_add(&sh->loops, 1);
+	}
+	atomic_store(&sh->stop, true);
+	pthread_join(thread, NULL);
+}
+
+/* Has its own memory, on two CPUs that are nobody else's. */
+static void victim(int unused)
+{
+	pthread_t threads[MAX_CPUS];
+
+	(void)unused;
+	sh->map = map_file(victim_path, MAP_SHARED);
+	/* Not the CPUs of the other one. */
+	for (long cpu = 2; cpu < 4; cpu++)
+		if (pthread_create(&threads[cpu], NULL, read_on, (void *)cpu))
+			die("pthread_create");
+	atomic_store(&sh->ready, 1);
+	pause();
+}
+
+static void all_switches(const char *value)
+{
+	static const char * const names[] = { "luf", "rmap_batch", "early_ack", "folio_order" };
+	char file[128];
+
+	for (unsigned long i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		snprintf(file, sizeof(file), QUELL_SYSFS "%s/enabled", names[i]);
+		if (!access(file, W_OK))
+			write_file(file, value);
+	}
+}
+
+struct flood {
+	long interrupts;	/* of the victim's CPUs */
+	long page_outs;		/* of its memory */
+	unsigned long loops;
+};
+
+/* @work attacks; the victim's memory is reclaimed meanwhile, too, if @reclaim. */
+static struct flood attack(void (*work)(int), bool reclaim)
+{
+	struct flood found = { 0 };
+	pid_t them, it;
+
+	reset();
+	fill_file(victim_path, OLD);
+	if (chown(victim_path, VICTIM, VICTIM))
+		die(victim_path);
+	them = start(VICTIM, 2, victim, 0);
+	wait_ready(1);
+	usleep(50000);
+	found.interrupts = shootdowns_of(2) + shootdowns_of(3);
+	it = start(READER, 0, work, 0);
+	while (waitpid(it, NULL, WNOHANG) != it) {
+		usleep(5000);
+		if (reclaim) {
+			page_out_of(them, sh->map, SIZE);
+			found.page_outs++;
+		}
+	}
+	found.interrupts = shootdowns_of(2) + shootdowns_of(3) - found.interrupts;
+	found.loops = atomic_load(&sh->loops);
+	finish(them);
+	unlink(victim_path);
+	return found;
+}
+
+/*
+ * Alone, the victims' CPUs are nobody's business. If their memory is reclaimed, they are
+ * interrupted for that, and what counts is how often for each page-out.
+ */
+static void test_flood(const char *name, void (*work)(int), bool reclaim)
+{
+	struct flood on, off;
+	double on_each, off_each;
+
+	fill_file(path, OLD);
+	if (chown(path, READER, READER))
+		die(path);
+	on = attack(work, reclaim);
+	all_switches("0");
+	off = attack(work, reclaim);
+	all_switches("1");
+	on_each = (double)on.interrupts / (reclaim ? on.page_outs : 1);
+	off_each = (double)off.interrupts / (reclaim ? off.page_outs : 1);
+	tap_result(on.loops == LOOPS && off.loops == LOOPS &&
+		   on_each <= off_each + (reclaim ? 0.5 : 10),
+		   "security flood %s: %lu loops, %ld interrupts of others' CPUs, %ld with Quell off; %ld and %ld page-outs of theirs",
+		   name, on.loops, on.interrupts, off.interrupts, on.page_outs, off.page_outs);
+}
+
+int main(int argc, char **argv)
+{
+	char on[8];
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: security DIR [ROUNDS [TEST]]\n");
+		return 2;
+	}
+	if (argc > 2)
+		rounds = atoi(argv[2]);
+	if (argc > 3)
+		only = argv[3];
+	if (access(QUELL_SYSFS "luf/enabled", R_OK))
+		tap_skip_all("this kernel has no lazy unmap flush");
+	read_file(QUELL_SYSFS "luf/enabled", on, sizeof(on));
+	if (on[0] != '1')
+		tap_skip_all("lazy unmap flush is switched off");
+	if (geteuid())
+		tap_skip_all("only root can be somebody else");
+	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	if (nr_cpus < 2)
+		tap_skip_all("two CPUs are needed");
+	if (nr_cpus > MAX_CPUS)
+		nr_cpus = MAX_CPUS;
+	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (sh == MAP_FAILED)
+		die("mmap");
+	/* Others have to find their files in it. */
+	snprintf(path, sizeof(path), "%s/security", argv[1]);
+	if (mkdir(path, 0755) && errno != EEXIST)
+		die(path);
+	strcat(path, "/file");
+	snprintf(victim_path, sizeof(victim_path), "%s.victim", path);
+	umask(0);
+	pin(0);
+
+	if (wanted("secrets")) {
+		fill_file(path, OLD);
+		if (chown(path, READER, READER))
+			die(path);
+		test_secrets("page-out", by_page_out, NULL, PAGES / 2);
+		if (have_cgroup())
+			test_secrets("memory.reclaim", by_cgroup, CGROUP "/cgroup.procs", 1);
+		else
+			tap_skip("cgroup v2 with memory", "security secrets memory.reclaim");
+		rmdir(CGROUP);
+	}
+	if (wanted("bound"))
+		test_bound();
+	if (wanted("memory"))
+		test_memory();
+	if (wanted("zeroes"))
+		test_zeroes();
+	if (wanted("permissions"))
+		test_permissions();
+	if (wanted("flood")) {
+		if (nr_cpus < 4) {
+			tap_skip("four CPUs", "security flood");
+		} else {
+			test_flood("opens", open_for_write, false);
+			test_flood("forks", fork_much, false);
+			test_flood("opens and reclaim", open_for_write, true);
+		}
+	}
+	unlink(path);
+	return tap_end();
+}

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Sanitizers that the debug kernel has not: two more kernels, at work, and not a word from either.
+
+``sanitize`` looks for undefined behaviour, leaks, objects that are used after their
+time; ``kcsan`` for data races. Both boot with Quell's KUnit tests, run its selftests,
+the torture test for a while, and two workloads. What they complain about is read from the
+kernel's log.
+
+Linux has data races, and stock ones are none of ours. A race counts if one of its two
+accesses is in a function of Quell's, or in one that Quell has a hook in and stock Linux
+(``kcsan-stock``, with the same at work) does not report it there. Others are listed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quell import build, machine, measure, placement, prereq, source, tree, workload
+from quell.checks import CheckResult, kunit
+from quell.checks.vm import BRD, XFS, read_tap, selftests
+from quell.errors import QuellError
+from quell.paths import Cache
+
+WORKLOADS = ("mapped-read", "dontneed-touch")
+_CPUS = 4
+_NODE = 512 * machine.MIB
+_TORTURE_S = 20
+_TIMEOUT_S = 1800
+# A complaint is no crash: it goes to the log, and not to the console, which is watched.
+_APPEND = ("loglevel=3", "log_buf_len=16M", "page_poison=1", "csdlock_debug=1", BRD)
+_LOG = "@quell log"
+_LEAKS = "/sys/kernel/debug/kmemleak"
+# An object is looked at once it is some seconds old, and is none if the next scan finds it.
+_END = f"""
+if [ -w {_LEAKS} ]; then
+	for i in 1 2; do sleep 6; echo scan > {_LEAKS}; done
+	echo '{_LOG} leaks'; cat {_LEAKS}
+fi
+echo '{_LOG}'; dmesg
+exit $failed
+"""
+# Selftests with their arguments; DATA is ext4, /mnt xfs, which has large folios.
+PROGRAMS = (
+    "switches DATA", "luf_stale DATA 3", "luf_migrate DATA 3", "early_ack 500", "folio_order",
+    "rmap_batch /mnt", "security DATA 2", f"luf_torture DATA --seconds {_TORTURE_S}",
+)  # fmt: skip
+# What stock passes, or skips: there it is only at work.
+_ANY_KERNEL = ("early_ack 500",)
+
+_FRAME = re.compile(r"^\s+(\w+)(?:\.\w+)*\+0x")
+_STAMP = re.compile(r"^\[[^]]*\](?:\[[^]]*\])? ?")
+_ACCESS = re.compile(r"(?:reads?|writes?|assert no writes|assert no accesses|race at unknown)\b.* (?:to|by) ", re.I)
+_KCSAN = re.compile(r"BUG: KCSAN: (.*)$")
+_OTHER = re.compile(
+    r"(UBSAN: .*|ODEBUG: .*|BUG: (?!KCSAN).*|WARNING: .*|CSD: .*|INFO: .*(?:stall|hung).*"
+    r"|\d+ new suspected memory leaks.*|page_poisoning: .*|kernel BUG at .*)$"
+)
+_LEAK = re.compile(r"^unreferenced object .*$", re.M)
+
+
+@dataclass(frozen=True)
+class Race:
+    """A report of KCSAN: its title, the functions that the accesses are in, all of its lines."""
+
+    title: str
+    where: tuple[str, ...]
+    text: str
+
+
+def races(log: str) -> list[Race]:
+    """The reports of KCSAN in a kernel's log, each title once."""
+    found: dict[str, Race] = {}
+    lines: list[str] = []
+    for line in [_STAMP.sub("", line) for line in log.replace("\r", "").splitlines()]:
+        if match := _KCSAN.search(line):
+            lines = [match[1]]
+        elif lines and line.startswith("====="):
+            where = [
+                frame[1]
+                for above, below in zip(lines, lines[1:], strict=False)
+                if _ACCESS.search(above) and (frame := _FRAME.match(below))
+            ]
+            found.setdefault(lines[0], Race(lines[0], tuple(where), "\n".join(lines)))
+            lines = []
+        elif lines:
+            lines.append(line)
+    return list(found.values())
+
+
+def complaints(log: str) -> list[str]:
+    """What is said about anything else, each line once."""
+    lines = (_STAMP.sub("", line) for line in log.replace("\r", "").splitlines())
+    return list(dict.fromkeys(match[1] for line in lines if (match := _OTHER.search(line))))
+
+
+_DEFINED = re.compile(r"^(?!#|\s|typedef|struct \w+ \{)[\w\s*]*?\b(\w+)\([^;]*$", re.M)
+_NO_NAMES = {"if", "while", "for", "switch", "return", "sizeof", "defined"}
+
+
+def own_functions(part: tree.KernelPart) -> set[str]:
+    """The functions in Quell's own kernel files, tests and tools left out."""
+    names: set[str] = set()
+    for path, data in part.files.items():
+        if path.endswith((".c", ".h")) and not path.startswith("tools/"):
+            names.update(_DEFINED.findall(data.content.decode()))
+    return names - _NO_NAMES
+
+
+def hooked_functions(part: tree.KernelPart) -> set[str]:
+    """The functions of Linux that Quell has a hook in, as its patches name them."""
+    return {
+        hunk.function
+        for hook in part.hooks
+        for path, section in hook.sections.items()
+        if path.endswith((".c", ".h"))
+        for hunk in placement.hunks(section)
+    } - {""}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Races of ours, those that are to be looked up in stock, and those that are none of ours."""
+
+    ours: tuple[Race, ...]
+    hooked: tuple[Race, ...]
+    others: tuple[Race, ...]
+
+
+def judge(found: Iterable[Race], own: set[str], hooked: set[str]) -> Judgement:
+    """Whose they are, by the functions of the two accesses."""
+    groups: tuple[list[Race], ...] = ([], [], [])
+    for race in found:
+        groups[0 if own & {*race.where} else 1 if hooked & {*race.where} else 2].append(race)
+    return Judgement(*(tuple(group) for group in groups))
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a guest said: by the selftests, of leaks, in the kernel's log."""
+
+    tests: str
+    leaks: str
+    log: str
+
+    @classmethod
+    def of(cls, guest: machine.GuestResult) -> Said:
+        """The parts of its output. A guest that died has no log; its console has to do."""
+        before, found, log = guest.stdout.partition(f"{_LOG}\n")
+        tests, _, leaks = before.partition(f"{_LOG} leaks\n")
+        return cls(tests, leaks, log if found else guest.console)
+
+    def results(self) -> tuple[int, list[str], int]:
+        """(passed, failed, skipped) of the selftests; a name of each that failed."""
+        passed, skipped = 0, 0
+        failed: list[str] = []
+        for part in self.tests.split("@quell test ")[1:]:
+            name, _, text = part.partition("\n")
+            good, bad, skip = read_tap(text)
+            passed += len(good)
+            skipped += len(skip)
+            failed += [f"{name}: {test}" for test in bad]
+        return passed, failed, skipped
+
+    def problems(self) -> list[str]:
+        """All that a sanitizer complained about, races left out."""
+        return complaints(self.log) + _LEAK.findall(self.leaks)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What a kernel is put to work with."""
+
+    image: Path
+    folder: Path
+    disk: Path
+    cache: Cache
+
+    def test(self, programs: Sequence[str]) -> Said:
+        """Boot with the KUnit tests, and run selftests."""
+        guest = machine.run_script(
+            self.image, self._script(programs), cpus=_CPUS, nodes=(_NODE, _NODE), data=self.disk,
+            append=(*_APPEND, "kunit.enable=1"), timeout=_TIMEOUT_S, boot_timeout=_TIMEOUT_S,
+            fail_on_oops=False, cache=self.cache,
+        )  # fmt: skip
+        return Said.of(guest)
+
+    def work(self, one: workload.Workload) -> Said:
+        """Run a workload; QuellError if that fails."""
+        ready = workload.prepare(one, machine.parse_memory("256M"), self.cache, {})
+        guest = machine.run_script(
+            self.image, f"failed=0\n{shlex.join(ready.argv)} || failed=1\n{_END}", memory="512M",
+            data=ready.data, stage=ready.program, append=_APPEND, timeout=_TIMEOUT_S,
+            boot_timeout=_TIMEOUT_S, fail_on_oops=False, cache=self.cache,
+        )  # fmt: skip
+        if guest.exit_code:
+            raise QuellError(f"{one.name} failed", detail=guest.stderr or guest.console[-2000:])
+        return Said.of(guest)
+
+    def _script(self, programs: Sequence[str]) -> str:
+        """Before the output of each a line says which it is."""
+        lines = ["failed=0", XFS]
+        for program in programs:
+            words = f"{self.folder}/{program.replace('DATA', measure.DATA_DIR)}"
+            lines.append(f"echo '@quell test {program.split()[0]}'; {words} 2>&1 || [ $? = 4 ] || failed=1")
+        return "\n".join([*lines, _END])
+
+
+def _at_work(bench: _Bench, programs: Sequence[str]) -> list[Said]:
+    """The selftests first, then the workloads."""
+    return [bench.test(programs), *(bench.work(one) for one in workload.select(WORKLOADS))]
+
+
+def _races_in_stock(bench: _Bench, kernel_source: source.Source) -> set[str]:
+    """The titles of stock's own."""
+    kernel = build.build_kernels(kernel_source, ("kcsan-stock",), bench.cache)["kcsan-stock"]
+    stock = _Bench(kernel.image, bench.folder, bench.disk, bench.cache)
+    return {race.title for said in _at_work(stock, _ANY_KERNEL) for race in races(said.log)}
+
+
+def _listed(title: str, found: Sequence[Race]) -> str:
+    return "\n".join([f"{title}: {len(found)}", *(f"  {race.title}" for race in found)]) if found else ""
+
+
+def _one(name: str, bench: _Bench, kernel_source: source.Source) -> CheckResult:
+    """Put the kernel ``name`` to work, and hear what it says."""
+    said = _at_work(bench, PROGRAMS)
+    passed, failed, skipped = said[0].results()
+    units = kunit.read_log(said[0].log, kernel_source, bench.cache)
+    problems = [*failed, *(text for each in said for text in each.problems())]
+    part = tree.read_kernel_part(tree.kernel_dir())
+    found = {race.title: race for each in said for race in races(each.log)}
+    judged = judge(found.values(), own_functions(part), hooked_functions(part))
+    known = _races_in_stock(bench, kernel_source) if judged.hooked else set()
+    new = [race for race in judged.hooked if race.title not in known]
+    problems += [f"data race: {race.text}" for race in (*judged.ours, *new)]
+    lines = [
+        *(f"not ok: {name}: {problem}" for problem in dict.fromkeys(problems)),
+        units.details if units.failed else "",
+        _listed(f"{name}: races that stock has, too, where Quell has a hook",
+                [race for race in judged.hooked if race.title in known]),
+        _listed(f"{name}: races of stock", judged.others),
+    ]  # fmt: skip
+    # The kernel's silence is one more check.
+    quiet = not problems
+    return CheckResult(
+        passed + units.passed + quiet, len(failed) + units.failed + (not quiet and not failed),
+        skipped + units.skipped, "\n".join(line for line in lines if line),
+    )  # fmt: skip
+
+
+def run(cache: Cache) -> CheckResult:
+    """Both kernels, one after the other."""
+    kernel_source = source.debian_source(cache)
+    kernels = build.build_kernels(kernel_source, ("sanitize", "kcsan"), cache)
+    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
+    results = []
+    with tempfile.TemporaryDirectory(prefix="sanitizers-", dir=cache.folder("run")) as temp:
+        folder = Path(temp)
+        root, disk = folder / "root", folder / "disk.ext4"
+        root.mkdir()
+        workload.make_ext4(disk, root)
+        selftests(folder)
+        for name, kernel in kernels.items():
+            bench = _Bench(kernel.image, folder, disk, cache)
+            try:
+                results.append(_one(name, bench, kernel_source))
+            except QuellError as error:
+                results.append(CheckResult(0, 1, 0, f"not ok: {name}: {error.message}\n{error.detail}"))
+    return CheckResult(
+        sum(result.passed for result in results), sum(result.failed for result in results),
+        sum(result.skipped for result in results),
+        "\n".join(result.details for result in results if result.details),
+    )  # fmt: skip
