@@ -194,7 +194,7 @@ class _Bench:
         ready = workload.prepare(one, machine.parse_memory("256M"), self.cache, {})
         guest = machine.run_script(
             self.image, f"failed=0\n{shlex.join(ready.argv)} || failed=1\n{_END}", memory="512M",
-            data=ready.data, stage=ready.program, append=_APPEND, timeout=_TIMEOUT_S,
+            data=ready.data, stage=ready.programs, append=_APPEND, timeout=_TIMEOUT_S,
             boot_timeout=_TIMEOUT_S, fail_on_oops=False, cache=self.cache,
         )  # fmt: skip
         if guest.exit_code:
