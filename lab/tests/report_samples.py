@@ -11,7 +11,10 @@ from quell import measure, results, stats
 RUNGS = (
     ("nothing", "a flush per page, PTE by PTE, base pages", "quell", "quell=-unmap_batch,-luf"),
     ("unmap_batch", "+ batched unmap flush", "quell", "quell=-luf"),
+    ("concurrent", "+ concurrent flush", "quell", "quell=-luf"),
     ("early_ack", "+ early acknowledgment", "quell", "quell=-luf"),
+    ("clearing", "+ batched PTE clearing", "quell", "quell=-luf"),
+    ("folio_order", "+ large anonymous folios", "quell", "quell=-luf"),
     ("quell", "+ lazy unmap flush = Quell", "quell", "quell=on"),
     ("stock", "stock Linux", "stock", ""),
 )
@@ -86,7 +89,7 @@ def ladder(cpus: Sequence[int] = (2,), workloads: Sequence[str] = ("mapped-read"
     for workload in workloads:
         for count in cpus:
             for n, (rung, *_) in enumerate(RUNGS):
-                base = 4000 * count / (n + 1) if rung != "stock" else 1900 * count
+                base = 40000 * count / (n + 1) if rung != "stock" else 19000 * count
                 values = [base * 0.9, base, base * 1.2]
                 figures = {
                     "shootdown_ipis": {"unit": "count", "better": "less"},

@@ -195,7 +195,7 @@ def test_ladder_alone() -> None:
 def test_scale_curves() -> None:
     found = shown(ladders=[samples.ladder((2, 4, 8, 16))])
     assert "mapped-read: elapsed, s against the number of vCPUs" in found.text
-    assert "2,000 with 2 vCPUs" in found.text
+    assert "80,000 with 2 vCPUs" in found.text
 
 
 @pytest.mark.parametrize("only", ["nothing", "quell", "stock"])
