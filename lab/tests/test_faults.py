@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from quell import machine
 from quell.checks import faults, steps
 from quell.checks.faults import FAULTS, Fault
 from quell.paths import Cache
@@ -129,3 +130,47 @@ def _has_record(file: Path, page: int, synced: int) -> bool:
     with file.open("rb") as opened:
         opened.seek(page * 4096)
         return 0 < int.from_bytes(opened.read(8), "little") <= synced
+
+
+class _Ready:
+    program = Path("/bin/true")
+
+
+def _result(stdout: str, code: int = 0, console: str = "") -> machine.GuestResult:
+    return machine.GuestResult(code, stdout, "", console, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ("", _result("recovered\nchecked 9\n"), ""),
+        ("", _result("checked 9\n"), "the journal was not replayed"),
+        ("", _result("recovered\nwrong: page 3\n", 1), "after the cut: exit code 1: "),
+        ("", _result("recovered\nchecked 9\n", console="WARNING: at fs/x.c\n"), "WARNING: at"),
+        ("wrong: page 7 of file 0\n", _result("recovered\nchecked 9\n"), "wrong: page 7"),
+        ("ended", _result("recovered\n"), "the guest ended before"),
+    ],
+)
+def test_power_cut_is_judged_by_the_second_boot(
+    first: str, second: machine.GuestResult, why: str, monkeypatch: pytest.MonkeyPatch, cache: Cache
+) -> None:
+    asked = []
+
+    def boot(_k: object, text: str, _d: Path, _r: Path, _c: Cache, cut: object = None) -> object:
+        asked.append(text)
+        if cut is None:
+            return second
+        assert isinstance(cut, faults._Cut)
+        cut.done = first != "ended"
+        return _result(f"synced 0 9\nsynced 1 8\nsynced 2 7\n{first}", -1)
+
+    monkeypatch.setattr(faults, "_boot_disk", boot)
+    monkeypatch.setattr(faults.workload, "prepare", lambda *_: _Ready)
+    monkeypatch.setattr(faults.workload, "make_ext4", lambda *_: None)
+    monkeypatch.setattr(faults.proc, "run", lambda *_, **__: None)
+    kernel = type("Kernel", (), {"name": "quell"})
+    case = faults.power_cut(kernel, 1, cache).case  # type: ignore[arg-type]
+    assert case.status == ("failed" if why else "passed")
+    assert case.why.startswith(why)
+    if first != "ended":
+        assert "check /mnt 0:9 1:8 2:7" in asked[1]

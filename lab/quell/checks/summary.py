@@ -46,7 +46,7 @@ class Part:
         if result.failed:
             return (Case(self.name, "failed", f"{counts}\n{result.details}".strip(), self.seconds),)
         status = "passed" if result.passed or not result.skipped else "skipped"
-        return (Case(f"{self.name}: {counts}", status, "", self.seconds),)
+        return (Case(self.name, status, counts, self.seconds),)
 
 
 def ktap(parts: Sequence[Part]) -> str:
@@ -80,9 +80,12 @@ def write_junit(parts: Sequence[Part], file: Path) -> None:
                 item.result = [failure]
             elif case.status == "skipped":
                 item.result = [junitparser.Skipped(first)]
+            elif why:
+                item.system_out = why
             suite.add_testcase(item)
         suite.time = part.seconds
         xml.add_testsuite(suite)
+    xml.update_statistics()
     xml.write(str(file), pretty=True)
 
 
