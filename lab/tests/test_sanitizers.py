@@ -95,7 +95,7 @@ def test_what_a_guest_said() -> None:
     assert said.results() == (1, ["luf_stale: b"], 1)
     assert said.problems() == ["UBSAN: shift-out-of-bounds in mm/luf.c:12:3", LEAK.splitlines()[0]]
     died = sanitizers.Said.of(_guest("@quell test switches\nok 1 a\n", "BUG: unable to handle page fault\n"))
-    assert died.problems() == ["BUG: unable to handle page fault"]
+    assert died.problems() == ["BUG: unable to handle page fault", "the guest did not come to its end"]
     assert died.results()[1] == ["switches: the test ended early, after 1 results"]
 
 

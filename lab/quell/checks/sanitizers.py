@@ -141,18 +141,22 @@ def judge(found: Iterable[Race], own: set[str], hooked: set[str]) -> Judgement:
 
 @dataclass(frozen=True)
 class Said:
-    """What a guest said: by the selftests, of leaks, in the kernel's log."""
+    """What a guest said: by the selftests, of leaks, in the kernel's log.
+
+    ``whole``: it came to its end; else the log is what the console has.
+    """
 
     tests: str
     leaks: str
     log: str
+    whole: bool
 
     @classmethod
     def of(cls, guest: machine.GuestResult) -> Said:
-        """The parts of its output. A guest that died has no log; its console has to do."""
+        """The parts of its output."""
         before, found, log = guest.stdout.partition(f"{_LOG}\n")
         tests, _, leaks = before.partition(f"{_LOG} leaks\n")
-        return cls(tests, leaks, log if found else guest.console)
+        return cls(tests, leaks, log if found else guest.console, bool(found))
 
     def results(self) -> tuple[int, list[str], int]:
         """(passed, failed, skipped) of the selftests; a name of each that failed."""
@@ -168,7 +172,8 @@ class Said:
 
     def problems(self) -> list[str]:
         """All that a sanitizer complained about, races left out."""
-        return complaints(self.log) + _LEAK.findall(self.leaks)
+        early = [] if self.whole else ["the guest did not come to its end"]
+        return complaints(self.log) + _LEAK.findall(self.leaks) + early
 
 
 @dataclass(frozen=True)
