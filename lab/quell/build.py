@@ -241,17 +241,12 @@ def check_host(cache: Cache) -> None:
         )
 
 
-def prepare(
-    name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool, space: int = _BUILD_SPACE
-) -> Work:
-    """Bring the work folder's source up to date and its objects into a known state.
-
-    ``quell``: whether Quell is applied; ``space``: bytes of disk that a build from nothing needs.
-    """
+def prepare(name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool) -> Work:
+    """Bring the work folder's source up to date, with or without Quell, and its objects into a known state."""
     work = Work(cache.work / name)
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
-        require_space(cache.root, space, f"building the {name} kernel")
+        require_space(cache.root, _BUILD_SPACE, f"building the {name} kernel")
         work.state.unlink(missing_ok=True)
         if work.root.exists():
             shutil.rmtree(work.root)

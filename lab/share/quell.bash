@@ -7,7 +7,7 @@
 #    source ~/.local/share/bash_completion/quell
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_quell_subparsers=(compare run top figures build tree status explain export test doctor man completion clean)
+_shtab_quell_subparsers=(compare run top figures build tree status explain export deb test doctor man completion clean)
 
 _shtab_quell_compare_option_strings=(-h --help --runs --workload -w --memory --cpus --accel --deterministic --kernel-tree --quell-args --timeout --json --quiet -q)
 _shtab_quell_run_option_strings=(-h --help --stock --memory --cpus --append --accel --kernel-tree --timeout --quiet -q)
@@ -18,6 +18,7 @@ _shtab_quell_tree_option_strings=(-h --help --kernel-tree --refresh --patch --ta
 _shtab_quell_status_option_strings=(-h --help --json --root --quiet -q)
 _shtab_quell_explain_option_strings=(-h --help --quiet -q)
 _shtab_quell_export_option_strings=(-h --help --kernel-tree --quiet -q)
+_shtab_quell_deb_option_strings=(-h --help --config -o --output --kernel-tree --jobs -j --quiet -q)
 _shtab_quell_test_option_strings=(-h --help --only --full --quiet -q)
 _shtab_quell_doctor_option_strings=(-h --help --json --quiet -q)
 _shtab_quell_man_option_strings=(-h --help --quiet -q)
@@ -34,6 +35,9 @@ _shtab_quell_tree___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_status___root_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_export_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_export___kernel_tree_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_deb__o_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_deb___output_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_deb___kernel_tree_COMPGEN=_shtab_compgen_dirs
 
 _shtab_quell_compare___accel_choices=(auto kvm tcg)
 _shtab_quell_run___accel_choices=(auto kvm tcg)
@@ -41,9 +45,9 @@ _shtab_quell_top___source_choices=(auto hist bpf events counters)
 _shtab_quell_figures___accel_choices=(auto kvm tcg)
 _shtab_quell_build_pos_0_choices=(stock quell debug all)
 _shtab_quell_explain_pos_0_choices=(luf rmap_batch early_ack folio_order unmap_batch concurrent zap_batch)
-_shtab_quell_test___only_choices=(lab checkpatch export w1 models kunit vm torture mutants selftests)
+_shtab_quell_test___only_choices=(lab checkpatch export w1 models kunit vm torture mutants selftests deb)
 _shtab_quell_completion_pos_0_choices=(bash zsh)
-_shtab_quell_pos_0_choices=(compare run top figures build tree status explain export test doctor man completion clean)
+_shtab_quell_pos_0_choices=(compare run top figures build tree status explain export deb test doctor man completion clean)
 
 _shtab_quell_compare__h_nargs=0
 _shtab_quell_compare___help_nargs=0
@@ -92,6 +96,10 @@ _shtab_quell_export__h_nargs=0
 _shtab_quell_export___help_nargs=0
 _shtab_quell_export___quiet_nargs=0
 _shtab_quell_export__q_nargs=0
+_shtab_quell_deb__h_nargs=0
+_shtab_quell_deb___help_nargs=0
+_shtab_quell_deb___quiet_nargs=0
+_shtab_quell_deb__q_nargs=0
 _shtab_quell_test__h_nargs=0
 _shtab_quell_test___help_nargs=0
 _shtab_quell_test___full_nargs=0
