@@ -246,13 +246,13 @@ def check_host(cache: Cache) -> None:
 
 
 def prepare(
-    name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool, space: int = _BUILD_SPACE
+    name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool
 ) -> Work:
     """Bring the work folder's source up to date and its objects into a known state.
 
-    ``quell``: whether Quell is applied; ``space``: bytes of disk that a build from nothing needs.
+    ``quell``: whether Quell is applied.
     """
-    work = _work_folder(name, source, cache, _quell_part(kernel_part) if quell else None, space)
+    work = _work_folder(name, source, cache, _quell_part(kernel_part) if quell else None)
     if work.marker.exists():
         ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
         shutil.rmtree(work.obj)
@@ -267,16 +267,16 @@ def source_tree(
 
     Only the files that changed are written. The caller holds a lock on the folder.
     """
-    return _work_folder(name, source, cache, part, _BUILD_SPACE).src
+    return _work_folder(name, source, cache, part).src
 
 
 def _work_folder(
-    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None, space: int
+    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
 ) -> Work:
     work = Work(cache.work / name)
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
-        require_space(cache.root, space, f"building the {name} kernel")
+        require_space(cache.root, _BUILD_SPACE, f"building the {name} kernel")
         work.state.unlink(missing_ok=True)
         if work.root.exists():
             shutil.rmtree(work.root)

@@ -25,7 +25,7 @@ from quell import build, export, prereq, proc, ui
 from quell import tree as quell_tree
 from quell.build import Work
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache, write_atomic
+from quell.paths import Cache, require_space, write_atomic
 from quell.source import Source
 
 # What --config takes beside a file.
@@ -52,9 +52,10 @@ _RANDOM = ("CONFIG_RANDSTRUCT_FULL", "CONFIG_RANDSTRUCT_PERFORMANCE", "CONFIG_GC
 _FOUND_OUT = re.compile(
     r"CONFIG_(CC|GCC|CLANG|AS|LD|LLD|RUSTC|BINDGEN|PAHOLE|TOOLS|HAVE|ARCH|GENERIC|USE)_|\w+_VERSION(_TEXT)?$"
 )
-# Per option that is y or m, measured on the lab's configurations: compiler and linker
-# steps, and bytes on disk without debugging information and with it.
-_STEPS_PER_OPTION = 2.3
+# Per option that is y or m: compiler and linker steps, as the lab's kernel has (2093 for 703);
+# bytes on disk without debugging information and with it, which is a guess on the safe
+# side (the lab's kernel: 0.5 MB without, and no modules, which are there twice).
+_STEPS_PER_OPTION = 3
 _BYTES_PER_OPTION = (1_000_000, 3_000_000)
 _BASE_BYTES = 2_500_000_000
 
@@ -318,9 +319,7 @@ def build_packages(
     for warning in adapted.warnings:
         ui.warn(warning)
     with cache.lock(f"build-{_NAME}"):
-        work = build.prepare(
-            _NAME, source, cache, kernel_part, quell=True, space=_space(config.text)
-        )
+        work = build.prepare(_NAME, source, cache, kernel_part, quell=True)
         _start_clean(work, adapted)
         log = cache.logs / f"build-{_NAME}.log"
         log.unlink(missing_ok=True)
@@ -344,6 +343,7 @@ def _start_clean(work: Work, adapted: Adapted) -> None:
     key = hashlib.sha256(f"{adapted.text}\0{build.compiler_version()}".encode()).hexdigest()
     if work.read_state().get("config") != key:
         shutil.rmtree(work.obj)
+        require_space(work.root, _space(adapted.text), "building the packages")
         work.obj.mkdir()
         work.write_state(config=key, steps=None)
     _remove_outcome(work)
@@ -365,7 +365,7 @@ def _build(
 ) -> tuple[list[Path], str]:
     """Run make; the packages that it made, the image first, and the kernel's release."""
     known = work.read_state().get("steps")
-    total = known if isinstance(known, int) else round(_chosen(config) * _STEPS_PER_OPTION)
+    total = known if isinstance(known, int) else _chosen(config) * _STEPS_PER_OPTION
     fresh = not (work.obj / "vmlinux.o").exists()
     started = time.monotonic()
     packing = False
