@@ -39,7 +39,7 @@ def show(result: Mapping[str, Any], out: Console) -> None:
     """All of a document: the rungs by workload, then what was published beside it."""
     environment = result["environment"]
     accelerator = environment["accelerator"]
-    out.print(f"Linux {environment['kernel_source']}, {result['runs']} runs on each rung, by turns")
+    out.print(f"Linux {environment['kernel_source']}, {_times(result['runs'], 'run')} on each rung, by turns")
     out.print(f"{accelerator['name'].upper()} ({accelerator['reason']}): {accelerator['times']}.")
     out.print()
     for name, cpus in document.measured(result).items():
@@ -51,6 +51,10 @@ def show(result: Mapping[str, Any], out: Console) -> None:
         _published(result["published"], out)
     for why in result["absent"]:
         out.print(f"Not measured: {why}.")
+
+
+def _times(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def shown(result: Mapping[str, Any], name: str) -> list[str]:
@@ -111,7 +115,7 @@ def _rungs(result: Mapping[str, Any], name: str, cpus: int, out: Console) -> Non
     for rung in result["rungs"]:
         spans = [table.span(_figure(result, name, cpus, rung["name"], f)) for f in figures]
         made.add_row(rung["title"] if rung["name"] != "nothing" else "nothing", *spans)
-    out.print(_heading(result, name, f"{cpus} CPUs"), style="bold")
+    out.print(_heading(result, name, _times(cpus, "CPU")), style="bold")
     out.print(made)
 
 
@@ -120,7 +124,7 @@ def _growth(result: Mapping[str, Any], name: str, cpus: Sequence[int], out: Cons
     out.print(_heading(result, name, f"{', '.join(map(str, cpus))} CPUs"), style="bold")
     for figure in shown(result, name):
         made = _new_table(
-            title(figure, _first(result, name, figure)), [f"{count} CPUs" for count in cpus]
+            title(figure, _first(result, name, figure)), [_times(count, "CPU") for count in cpus]
         )
         for rung in result["rungs"]:
             spans = [table.span(_figure(result, name, count, rung["name"], figure)) for count in cpus]
