@@ -157,7 +157,7 @@ done
         # Each holds 2 MB of random content, in pages that can be swapped; the first that finds
         # no room in swap any more is the last.
         event="""
-held=0 free=1
+held=0 free=16384
 while running && [ $held -lt 24 ] && [ $free -gt 256 ]; do
 	head -c 2M /dev/urandom > /dev/shm/hold.$held
 	held=$((held + 1))

@@ -85,7 +85,7 @@ def write_junit(parts: Sequence[Part], file: Path) -> None:
             suite.add_testcase(item)
         suite.time = part.seconds
         xml.add_testsuite(suite)
-    xml.update_statistics()
+    xml.update_statistics()  # type: ignore[no-untyped-call]
     xml.write(str(file), pretty=True)
 
 
