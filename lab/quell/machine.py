@@ -42,6 +42,8 @@ from quell.paths import Cache, atomic_dir, write_atomic
 MIB = 1 << 20
 # Seconds a kernel may take from power-on to the guest's first word.
 BOOT_TIMEOUT_S = {"kvm": 30.0, "tcg": 90.0}
+# What each CPU adds when one thread emulates all of them: 16 take some 50 s on a busy host.
+DETERMINISTIC_BOOT_S = 15.0
 PROBE_TIMEOUT_S = 15.0
 # Seconds between the first line of an oops and the end of the guest: the rest is still coming.
 _OOPS_GRACE_S = 1.5
@@ -119,6 +121,12 @@ class Machine:
             raise UsageError(f"a guest has up to 4 NUMA nodes, not {len(self.nodes)}")
         if any(size % MIB or size < 64 * MIB for size in self.nodes):
             raise UsageError("a NUMA node needs whole MiB and at least 64M")
+
+
+    @property
+    def boot_timeout(self) -> float:
+        """Seconds it may take from power-on to the guest's first word."""
+        return BOOT_TIMEOUT_S[self.accel] + DETERMINISTIC_BOOT_S * self.cpus * self.deterministic
 
 
 @dataclass(frozen=True)
@@ -600,7 +608,7 @@ def boot(
                     argv,
                     console=files.console,
                     frames=files.frames,
-                    limits=Limits(boot_timeout or BOOT_TIMEOUT_S[machine.accel], timeout),
+                    limits=Limits(boot_timeout or machine.boot_timeout, timeout),
                     qemu_log=rundir / "qemu.log",
                     fail_on_oops=fail_on_oops,
                     cut=cut,

@@ -405,6 +405,12 @@ def test_scale(tmp_path: Path, fake: Callable[[Guests], list[Any]]) -> None:
     assert "8 CPUs" in shown(result)
 
 
+def test_many_cpus_may_take_longer_to_boot() -> None:
+    usual = machine.Machine(cpus=16).boot_timeout
+    assert usual == machine.BOOT_TIMEOUT_S["tcg"]
+    assert machine.Machine(cpus=16, deterministic=True).boot_timeout > 3 * usual
+
+
 def test_under_kvm_tlb_misses_are_counted(
     tmp_path: Path, fake: Callable[[Guests], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

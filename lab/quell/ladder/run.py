@@ -43,7 +43,7 @@ _SECONDS: Mapping[str, tuple[float, float]] = {
 }
 _OTHER_SECONDS = (15.0, 75.0)
 # A guest that has to be brought up CPU by CPU, all on one thread of the host.
-_DETERMINISTIC_BOOT_S = 90.0
+_DETERMINISTIC_BOOT_S = 40.0
 
 
 @dataclass(frozen=True)
