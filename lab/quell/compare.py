@@ -173,18 +173,19 @@ def measure_all(
     runs: int,
     guests: Guests,
     folder: Path,
+    sides: Sequence[str] = SIDES,
 ) -> list[Measured]:
-    """Every plan, ``runs`` times under each kernel, by turns stock and Quell.
+    """Every plan, ``runs`` times on each of ``sides``, by turns; ``kernels`` is by side.
 
     Each run's files are kept in ``folder``/runs/PLAN/SIDE-N. The first run
     that fails ends it all with its error: there are no missing rows.
     """
     done: list[Measured] = []
-    with ui.progress("measuring", total=len(plans) * runs * len(SIDES)) as progress:
+    with ui.progress("measuring", total=len(plans) * runs * len(sides)) as progress:
         for plan in plans:
-            samples: dict[str, list[measure.Sample]] = {side: [] for side in SIDES}
+            samples: dict[str, list[measure.Sample]] = {side: [] for side in sides}
             for number in range(1, runs + 1):
-                for side in SIDES:
+                for side in sides:
                     progress.update(description=f"{plan.name}: {side}, run {number} of {runs}")
                     rundir = folder / "runs" / plan.name / f"{side}-{number}"
                     rundir.mkdir(parents=True)

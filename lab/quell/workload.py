@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quell import machine, measure, prereq, proc, ui
+from quell import machine, measure, packages, prereq, proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, repo_root, require_space
 
@@ -27,11 +27,15 @@ DETERMINISTIC_SLOWDOWN = 5
 
 @dataclass(frozen=True)
 class Data:
-    """A disk image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty."""
+    """A disk image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty.
+
+    ``programs`` are those that ``make`` takes from Debian's packages, with the package.
+    """
 
     make: tuple[str, ...]
     size: str = ""
     filesystem: str = "ext4"
+    programs: Mapping[str, str] = field(default_factory=dict)
 
     def bytes_for(self, memory: int) -> int:
         """Bytes of data for a guest with ``memory`` bytes: "4x" is four times that; 0 if unset."""
@@ -156,7 +160,9 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
             raise part.wrong("filesystem", " or ".join(f'"{name}"' for name in _MAKERS))
         make = part.texts("make", data.make if data else None)
         size = part.text("size") if "size" in part.table else data.size if data else ""
-        data = Data(make, size, filesystem)
+        inherited = data.programs if data else {}
+        programs = part.part("programs").rest() if "programs" in part.table else inherited
+        data = Data(make, size, filesystem, programs)
         part.end()
         if data.size and not re.fullmatch(r"\d+(\.\d+)?x|\d+[KMG]", data.size):
             raise part.wrong("size", 'a multiple of guest memory ("4x") or a size ("64M")')
@@ -229,9 +235,9 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
     """Build the program and make the data image, or find both in the cache.
 
     ``memory`` is the guest's, in bytes. ``values`` are what {NAME} may be in a
-    command, besides {program}, {workload} (its folder), {data}, {bytes}, {out}:
-    {cpus} (else the workload's own), {kernel_source}, {kernel_build} and their
-    {kernel_key}.
+    command, besides {program}, {workload} (its folder), {data}, {bytes}, {out},
+    {packages} (where the data's ``programs`` are): {cpus} (else the workload's
+    own), {kernel_source}, {kernel_build} and their {kernel_key}.
     """
     # Program and data are the base's, so that both are made once.
     maker = workload.base or workload
@@ -244,6 +250,8 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
         size = workload.data.bytes_for(memory)
         if size:
             base["bytes"] = str(size)
+        if workload.data.programs:
+            base["packages"] = str(packages.root(workload.data.programs, cache))
         data = _image(maker, workload.data, size, base, cache)
         base["data"] = measure.DATA_DIR
     if program is not None:
@@ -310,6 +318,10 @@ def _image(
         facts.append(data.filesystem)
     if any("{kernel_" in word for word in data.make):
         facts += [values.get("kernel_key", ""), compiler_version()]
+    for program in data.programs:
+        unpacked = Path(values["packages"]) / "usr/bin" / program
+        path = unpacked if unpacked.exists() else Path(prereq.which(program) or unpacked)
+        facts.append(hashlib.sha256(path.read_bytes()).hexdigest())
     for path in sorted(workload.folder.iterdir()):
         if any(path.name in word for word in data.make):
             facts.append(hashlib.sha256(path.read_bytes()).hexdigest())

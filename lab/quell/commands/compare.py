@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from quell import compare, machine, session, table, ui
@@ -24,13 +25,8 @@ EXAMPLES = """\
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``compare``."""
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
-    parser.add_argument(
-        "--workload", "-w", action="append", default=[], metavar="NAME[,NAME...]",
-        help="only these workloads (the standard ones)",
-    )  # fmt: skip
+def add_guest_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say in what guests is measured."""
     parser.add_argument(
         "--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)"
     )
@@ -43,6 +39,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
     )
+
+
+def guest_options(args: argparse.Namespace) -> session.Options:
+    """What ``add_guest_arguments`` and --workload, --runs and --quell-args ask for."""
+    return session.Options(
+        workloads=args.workload,
+        runs=args.runs,
+        memory=machine.parse_memory(args.memory) if args.memory else None,
+        cpus=args.cpus,
+        accel=args.accel,
+        deterministic=args.deterministic,
+        tree=args.kernel_tree,
+        append={"quell": tuple(shlex.split(args.quell_args))},
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``compare``."""
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
+    parser.add_argument(
+        "--workload", "-w", action="append", default=[], metavar="NAME[,NAME...]",
+        help="only these workloads (the standard ones)",
+    )  # fmt: skip
+    add_guest_arguments(parser)
     parser.add_argument(
         "--quell-args", default="", metavar="PARAMS",
         help='boot parameters for the Quell kernel only, as in "quell=off"',
@@ -56,21 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the comparison; your command's exit code, or 0."""
     cache = Cache()
-    outcome = session.measure(
-        session.Options(
-            workloads=args.workload,
-            command=args.command,
-            runs=args.runs,
-            memory=machine.parse_memory(args.memory) if args.memory else None,
-            cpus=args.cpus,
-            accel=args.accel,
-            deterministic=args.deterministic,
-            tree=args.kernel_tree,
-            append={"quell": tuple(shlex.split(args.quell_args))},
-            timeout=args.timeout,
-        ),
-        cache,
-    )
+    options = replace(guest_options(args), command=args.command, timeout=args.timeout)
+    outcome = session.measure(options, cache)
     if args.json:
         print(json.dumps(outcome.result, indent=1))
     else:
