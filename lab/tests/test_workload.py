@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from quell import compare, machine, measure, prereq, workload
+from quell import compare, machine, measure, packages, prereq, workload
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache
+from quell.paths import Cache, repo_root
 
 MIB = machine.MIB
 GOOD = """
@@ -103,6 +104,35 @@ def test_the_workloads_here_are_well_formed() -> None:
 def test_the_default_set() -> None:
     names = ["dontneed-touch", "fault", "kernel-build", "mapped-read", "zap"]
     assert [w.name for w in workload.select([])] == names
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+@pytest.mark.parametrize("name", workload.known())
+def test_programs_compile_without_a_warning(name: str, tmp_path: Path) -> None:
+    item = workload.load(repo_root() / "workloads" / name)
+    if item.base or not item.sources:
+        return
+    sources = [item.folder / source for source in item.sources]
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{item.folder.parent}", "-pthread"]
+    subprocess.run(["gcc", *flags, "-o", tmp_path / name, *sources], check=True)
+
+
+def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = GOOD.replace("[run]", '[data.programs]\nserved = "serverd"\n[run]')
+    (folder / "workload.toml").write_text(text.replace('"{bytes}"', '"{packages}"'))
+    tiny = workload.load(folder)
+    assert tiny.data is not None and tiny.data.programs == {"served": "serverd"}
+    program = tmp_path / "unpacked/usr/bin/served"
+    program.parent.mkdir(parents=True)
+    monkeypatch.setattr(packages, "root", lambda programs, cache: tmp_path / "unpacked")
+    monkeypatch.setattr(workload, "_MAKERS", {"ext4": lambda image, root: image.write_text("")})
+    images = []
+    for version in ("1", "2"):
+        program.write_text(version)
+        prepared = workload.prepare(tiny, tiny.memory, Cache(tmp_path / "cache"), {})
+        assert prepared.argv[-1] == str(tmp_path / "unpacked")
+        images.append(prepared.data)
+    assert images[0] != images[1]
 
 
 def other(folder: Path, name: str, program: str, rest: str = "") -> Path:
