@@ -42,7 +42,7 @@
 #define MAX_VALUE	65536UL
 #define MAX_REQUEST	(MAX_VALUE + 256)
 
-static uint64_t min_value = 64, max_value = 4096;
+static uint64_t min_value = 64, max_value = 8192;
 
 /* How often each key was stored; 0 when it is not there. Bit 31: deleted. */
 static uint32_t *generations;
@@ -361,7 +361,7 @@ static uint64_t server_faults(void)
 
 /* --- The phases ------------------------------------------------------------ */
 
-static uint64_t keys = 50000;
+static uint64_t keys = 25000;
 
 struct request {
 	uint64_t key;
