@@ -113,8 +113,9 @@ def check(group: Group, result: Mapping[str, Any]) -> list[dict[str, Any]]:
             holds = measured is not None and round(abs(measured - 1), 4) <= share
             row(metric, f"within {share * 100:g} % of stock", holds, share)
         for metric in group.not_worse:
-            verdict = _figure(comparison, metric)["verdict"]
-            row(metric, "not above stock", verdict not in (None, stats.WORSE))
+            judged = _figure(comparison, metric)
+            claim = "not below stock" if judged.get("better") == "higher" else "not above stock"
+            row(metric, claim, judged["verdict"] not in (None, stats.WORSE))
         for metric in group.same:
             row(metric, "as stock", _same(_figure(comparison, metric), group))
     return rows

@@ -41,6 +41,10 @@ COMMANDS = {
         "stock against Quell, on the standard workloads or on -- CMD ARG...",
         takes_command=True,
     ),
+    "sizes": Command(
+        "quell.commands.sizes",
+        "large anonymous folios: each fixed size on stock, against Quell's own choice",
+    ),
     "run": Command(
         "quell.commands.run", "run -- CMD ARG... under the Quell kernel", takes_command=True
     ),

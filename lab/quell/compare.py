@@ -181,7 +181,7 @@ def measure_all(
     sides: Sequence[str] = SIDES,
     called: str = "{} kernel",
 ) -> list[Measured]:
-    """Every plan, ``runs`` times for each of ``sides``, by turns: stock, Quell, stock, Quell.
+    """Every plan, ``runs`` times for each of ``sides``, by turns; ``kernels`` is by side.
 
     ``called`` is what messages call a side.
     Each run's files are kept in ``folder``/runs/PLAN/SIDE-N. The first run

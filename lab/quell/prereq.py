@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,23 +157,32 @@ def install(items: Sequence[Prerequisite]) -> None:
     else:
         ui.note(f"installing Debian packages: {needs}")
     packages = tuple(dict.fromkeys(item.package for item in items))
+    with_fresh_lists(
+        lambda: _apt_install(packages), f"the Debian packages {needs} could not be installed"
+    )
+    still = missing(items)
+    if still:
+        raise UsageError(f"still missing after installing: {', '.join(i.need for i in still)}")
+
+
+def with_fresh_lists(action: Callable[[], None], failed: str) -> None:
+    """Do ``action``, which runs apt-get; if it fails, again with package lists from now.
+
+    UsageError that says ``failed`` and, as far as apt-get says it, why.
+    """
     try:
-        _apt_install(packages)
+        action()
     except QuellError:
         # The lists may be missing or old.
         update_error = apt_update()
         try:
-            _apt_install(packages)
+            action()
         except QuellError as error:
             if update_error is not None:
                 raise update_error from error
             raise UsageError(
-                f"the Debian packages {needs} could not be installed: {network_hint(error.detail)}",
-                detail=error.detail,
+                f"{failed}: {network_hint(error.detail)}", detail=error.detail
             ) from error
-    still = missing(items)
-    if still:
-        raise UsageError(f"still missing after installing: {', '.join(i.need for i in still)}")
 
 
 def apt_get() -> str | None:

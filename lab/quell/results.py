@@ -46,9 +46,9 @@ def new_folder(cache: Cache) -> Path:
     raise QuellError(f"no folder for the result can be made in {cache.results}")
 
 
-def save(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write ``result`` as folder/result.json, whole or not at all."""
-    path = folder / "result.json"
+def save(folder: Path, result: Mapping[str, Any], name: str = "result.json") -> Path:
+    """Write ``result`` as the file ``name`` in ``folder``, whole or not at all."""
+    path = folder / name
     write_atomic(path, json.dumps(result, indent=1) + "\n")
     return path
 

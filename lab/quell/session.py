@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,38 @@ def choose(options: Options, kernels: Mapping[str, Kernel], cache: Cache) -> mac
     return machine.choose_accelerator(options.accel, image, cache)
 
 
-def measure(options: Options, cache: Cache) -> Outcome:
-    """Build both kernels, measure, and keep the result. Errors as everywhere: QuellError."""
+@dataclass(frozen=True)
+class Setup:
+    """What measuring needs, all of it there: the plans, and what carries them out."""
+
+    options: Options
+    cache: Cache
+    kernels: Mapping[str, Kernel]
+    accelerator: machine.Accelerator
+    plans: list[compare.Plan]
+
+    def guests(self) -> compare.VirtualMachines:
+        """Guests as the options want them."""
+        options = self.options
+        return compare.VirtualMachines(
+            self.cache, self.accelerator.name, options.deterministic, options.append
+        )
+
+    def environment(self) -> dict[str, Any]:
+        """The environment as it stands in results."""
+        append = self.options.append
+        return results.environment(
+            kernels=self.kernels,
+            accelerator=self.accelerator,
+            deterministic=self.options.deterministic,
+            runs=self.options.runs,
+            boot_parameters={side: list(append.get(side, ())) for side in compare.SIDES},
+            workloads={plan.name: facts(plan) for plan in self.plans},
+        )
+
+
+def set_up(options: Options, cache: Cache) -> Setup:
+    """Build both kernels and prepare what is to be measured."""
     workloads = [] if options.command is not None else workload.select(options.workloads)
     for item in workloads:
         if item.tool is not None:
@@ -113,27 +144,31 @@ def measure(options: Options, cache: Cache) -> Outcome:
     origin, kernels = build(options.tree, cache, compare.SIDES)
     accelerator = choose(options, kernels, cache)
     plans = _plans(options, workloads, origin, kernels["stock"], cache)
+    return Setup(options, cache, kernels, accelerator, plans)
+
+
+@contextmanager
+def result_folder(cache: Cache) -> Iterator[Path]:
+    """A new folder for a result; gone again when interrupted, left when a run fails."""
     require_space(cache.results, 64 << 20, "keeping the result")
     folder = results.new_folder(cache)
-    guests = compare.VirtualMachines(
-        cache, accelerator.name, options.deterministic, options.append
-    )
     try:
-        measured = compare.measure_all(kernels, plans, options.runs, guests, folder)
+        yield folder
     except (KeyboardInterrupt, OSError, UsageError):
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    environment = results.environment(
-        kernels=kernels,
-        accelerator=accelerator,
-        deterministic=options.deterministic,
-        runs=options.runs,
-        boot_parameters={side: list(options.append.get(side, ())) for side in compare.SIDES},
-        workloads={plan.name: facts(plan) for plan in plans},
-    )
+
+
+def measure(options: Options, cache: Cache) -> Outcome:
+    """Build both kernels, measure, and keep the result. Errors as everywhere: QuellError."""
+    setup = set_up(options, cache)
+    with result_folder(cache) as folder:
+        measured = compare.measure_all(
+            setup.kernels, setup.plans, options.runs, setup.guests(), folder
+        )
     result = {
         "schema": results.SCHEMA,
-        "environment": environment,
+        "environment": setup.environment(),
         "comparisons": [m.to_json() for m in measured],
     }
     results.save(folder, result)

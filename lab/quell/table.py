@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from quell import machine, measure, stats, ui
+from quell import machine, measure, sizes, stats, ui
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _STYLES = {stats.BETTER: "green", stats.WORSE: "red"}
 _ALL = {m.name: m for m in (*measure.METRICS, *measure.EXTRAS, measure.GUEST_INSTRUCTIONS)}
@@ -163,6 +164,54 @@ def print_result(result: Mapping[str, Any], summaries: Mapping[str, str], out: C
         out.print(Text(head, style="bold"))
         out.print(Text(guest))
         out.print(table)
+
+
+def print_sizes(result: Mapping[str, Any], summaries: Mapping[str, str], out: Console) -> None:
+    """The object of ``sizes.measure_sizes``: per workload a table of changes, and what was best."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    environment = result["environment"]
+    columns = [variant["name"] for variant in result["variants"]]
+    for entry in result["workloads"]:
+        name = entry["workload"]
+        titles = {key: title(key) for key in entry["figures"]}
+        head, guest = heading(environment, name, summaries)
+        out.print(Text(head, style="bold"))
+        out.print(guest)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("median, change against stock", overflow="fold")
+        for column in columns:
+            shown = "Quell" if column == sizes.QUELL else column
+            table.add_column(shown, justify="right", no_wrap=True)
+        for key in entry["shown"]:
+            figure = entry["figures"][key]
+            cells = [figure["variants"][column] for column in columns]
+            unit = f", {figure['unit']}" if figure["unit"] and key not in _ALL else ""
+            more = " (more is better)" if figure["better"] == "higher" else ""
+            first = number(cells[0]["median"] if cells[0] else None)
+            table.add_row(
+                f"{titles[key]}{unit}{more}", first, *(_change(cell) for cell in cells[1:])
+            )
+        out.print(table)
+        for line in sizes.verdict(entry, {key: text.partition(",")[0] for key, text in titles.items()}):
+            out.print(line)
+        out.print()
+    quell = environment["kernels"][sizes.QUELL]["boot_parameters"]
+    if quell:
+        out.print(f"Quell was booted with {' '.join(quell)}.")
+
+
+def _change(cell: Mapping[str, Any] | None) -> Text:
+    """A variant's figure against stock's: nothing is called a change that is within the spread."""
+    from rich.text import Text
+
+    if cell is None:
+        return Text("-")
+    if cell["verdict"] == stats.SAME:
+        return Text("same")
+    return Text(sizes.percent(cell["ratio"]), style=_STYLES.get(cell["verdict"] or "", ""))
 
 
 def heading(

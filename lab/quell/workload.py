@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quell import machine, measure, packages, prereq, proc, ui
+from quell import debian, machine, measure, packages, prereq, proc, ui
 from quell import tool as tools
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, repo_root, require_space
@@ -297,8 +297,7 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
         if size:
             base["bytes"] = str(size)
         if workload.data.programs:
-            prereq.ensure(workload.prerequisites())
-            base["packages"] = "/"
+            base["packages"] = str(debian.root(workload.data.programs, cache))
         data = _image(maker, workload.data, size, base, cache)
         base["data"] = measure.DATA_DIR
     if program is not None:
@@ -369,9 +368,9 @@ def _image(
     if any("{kernel_" in word for word in data.make):
         facts += [values.get("kernel_key", ""), compiler_version()]
     for program in data.programs:
-        found = prereq.which(program)
-        assert found is not None
-        facts.append(hashlib.sha256(Path(found).read_bytes()).hexdigest())
+        unpacked = Path(values["packages"]) / "usr/bin" / program
+        path = unpacked if unpacked.exists() else Path(prereq.which(program) or unpacked)
+        facts.append(hashlib.sha256(path.read_bytes()).hexdigest())
     for path in sorted(workload.folder.iterdir()):
         if path.name == data.requirements or any(path.name in word for word in data.make):
             facts.append(hashlib.sha256(path.read_bytes()).hexdigest())

@@ -7,9 +7,10 @@
 #    source ~/.local/share/bash_completion/quell
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_quell_subparsers=(compare run top report figures ladder build tree status explain export deb test doctor man completion clean)
+_shtab_quell_subparsers=(compare sizes run top report figures ladder build tree status explain export deb test doctor man completion clean)
 
 _shtab_quell_compare_option_strings=(-h --help --runs --workload -w --memory --cpus --accel --deterministic --kernel-tree --quell-args --timeout --json --quiet -q)
+_shtab_quell_sizes_option_strings=(-h --help --runs --workload -w --size --memory --cpus --accel --deterministic --kernel-tree --quell-args --json --quiet -q)
 _shtab_quell_run_option_strings=(-h --help --stock --memory --cpus --append --accel --kernel-tree --timeout --quiet -q)
 _shtab_quell_top_option_strings=(-h --help --once --json --interval --rows --source --quiet -q)
 _shtab_quell_report_option_strings=(-h --help --output -o --quiet -q)
@@ -29,6 +30,7 @@ _shtab_quell_clean_option_strings=(-h --help --all --quiet -q)
 _shtab_quell_option_strings=(-h --help --quiet -q)
 
 _shtab_quell_compare___kernel_tree_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_sizes___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_run___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_report___output_COMPGEN=_shtab_compgen_files
 _shtab_quell_report__o_COMPGEN=_shtab_compgen_files
@@ -47,6 +49,7 @@ _shtab_quell_test___junit_COMPGEN=_shtab_compgen_files
 _shtab_quell_test___ktap_COMPGEN=_shtab_compgen_files
 
 _shtab_quell_compare___accel_choices=(auto kvm tcg)
+_shtab_quell_sizes___accel_choices=(auto kvm tcg)
 _shtab_quell_run___accel_choices=(auto kvm tcg)
 _shtab_quell_top___source_choices=(auto hist bpf events counters)
 _shtab_quell_figures___accel_choices=(auto kvm tcg)
@@ -55,7 +58,7 @@ _shtab_quell_build_pos_0_choices=(stock quell debug sanitize kcsan kcsan-stock a
 _shtab_quell_explain_pos_0_choices=(luf rmap_batch early_ack folio_order unmap_batch concurrent zap_batch)
 _shtab_quell_test___only_choices=(lab report checkpatch export w1 models kunit vm torture mutants selftests builds stress faults programs sanitizers deb)
 _shtab_quell_completion_pos_0_choices=(bash zsh)
-_shtab_quell_pos_0_choices=(compare run top report figures ladder build tree status explain export deb test doctor man completion clean)
+_shtab_quell_pos_0_choices=(compare sizes run top report figures ladder build tree status explain export deb test doctor man completion clean)
 
 _shtab_quell_compare__h_nargs=0
 _shtab_quell_compare___help_nargs=0
@@ -63,6 +66,12 @@ _shtab_quell_compare___deterministic_nargs=0
 _shtab_quell_compare___json_nargs=0
 _shtab_quell_compare___quiet_nargs=0
 _shtab_quell_compare__q_nargs=0
+_shtab_quell_sizes__h_nargs=0
+_shtab_quell_sizes___help_nargs=0
+_shtab_quell_sizes___deterministic_nargs=0
+_shtab_quell_sizes___json_nargs=0
+_shtab_quell_sizes___quiet_nargs=0
+_shtab_quell_sizes__q_nargs=0
 _shtab_quell_run__h_nargs=0
 _shtab_quell_run___help_nargs=0
 _shtab_quell_run___stock_nargs=0

@@ -68,12 +68,12 @@ def test_bounds(metric: str, stock: int, quell: int, holds: bool) -> None:
 def test_other_counters_and_the_programs_figures() -> None:
     group = claims.Group(
         "g", "about", (), ratio_at_most={"kswapd_s": 0.6}, ratio_at_least={"kswapd_s": 0.65},
-        not_worse=("wait_us",),
+        not_worse=("wait_us", "rate"),
     )  # fmt: skip
-    wait = measure.Figure(7.0, "us", False)
+    own = {"wait_us": measure.Figure(7.0, "us", False), "rate": measure.Figure(7.0, "/s", True)}
     plan = compare.Plan("tiny", machine.Job(["x"]), 64 << 20, 1, 5)
     samples = {
-        side: [measure.Sample({}, {"kswapd_s": 3.0 if side == "stock" else 2.0}, {"wait_us": wait})]
+        side: [measure.Sample({}, {"kswapd_s": 3.0 if side == "stock" else 2.0}, own)]
         for side in compare.SIDES
     }
     measured = {
@@ -85,7 +85,9 @@ def test_other_counters_and_the_programs_figures() -> None:
         ("kswapd_s", False),
         ("kswapd_s", True),
         ("wait_us", True),
+        ("rate", True),
     ]
+    assert [r["claim"] for r in rows[2:]] == ["not above stock", "not below stock"]
     with pytest.raises(QuellError, match="workload tiny gave no figure elapsed_s"):
         claims.check(claims.Group("g", "about", (), not_worse=("elapsed_s",)), measured)
 

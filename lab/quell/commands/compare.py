@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from quell import compare, machine, session, table, ui
@@ -24,6 +25,29 @@ EXAMPLES = """\
 """
 
 
+def add_guest_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say in what guests is measured."""
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)"
+    )
+    parser.add_argument("--cpus", type=int, metavar="N", help="guest CPUs (the workload's own; 2)")
+    add_clock_and_tree(parser)
+
+
+def guest_options(args: argparse.Namespace) -> session.Options:
+    """What ``add_guest_arguments`` and --workload, --runs and --quell-args ask for."""
+    return session.Options(
+        workloads=args.workload,
+        runs=args.runs,
+        memory=machine.parse_memory(args.memory) if args.memory else None,
+        cpus=args.cpus,
+        accel=args.accel,
+        deterministic=args.deterministic,
+        tree=args.kernel_tree,
+        append={"quell": tuple(shlex.split(args.quell_args))},
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``compare``."""
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
@@ -31,11 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workload", "-w", action="append", default=[], metavar="NAME[,NAME...]",
         help="only these workloads (the standard ones)",
     )  # fmt: skip
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)"
-    )
-    parser.add_argument("--cpus", type=int, metavar="N", help="guest CPUs (the workload's own; 2)")
-    add_clock_and_tree(parser)
+    add_guest_arguments(parser)
     parser.add_argument(
         "--quell-args", default="", metavar="PARAMS",
         help='boot parameters for the Quell kernel only, as in "quell=off"',
@@ -61,21 +81,8 @@ def add_clock_and_tree(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run the comparison; your command's exit code, or 0."""
     cache = Cache()
-    outcome = session.measure(
-        session.Options(
-            workloads=args.workload,
-            command=args.command,
-            runs=args.runs,
-            memory=machine.parse_memory(args.memory) if args.memory else None,
-            cpus=args.cpus,
-            accel=args.accel,
-            deterministic=args.deterministic,
-            tree=args.kernel_tree,
-            append={"quell": tuple(shlex.split(args.quell_args))},
-            timeout=args.timeout,
-        ),
-        cache,
-    )
+    options = replace(guest_options(args), command=args.command, timeout=args.timeout)
+    outcome = session.measure(options, cache)
     if args.json:
         print(json.dumps(outcome.result, indent=1))
     else:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The client of the workloads redis and memcached: what it counts, and that it sees wrong data."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quell import debian, measure, prereq, workload
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, repo_root
+
+FAKE = Path(__file__).parent / "data" / "fake_store.py"
+PROTOCOLS = ("redis", "memcached")
+SERVERS = {"redis": "redis-server", "memcached": "memcached"}
+needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client, compiled without a warning."""
+    built = tmp_path_factory.mktemp("store") / "store"
+    folder = repo_root() / "workloads"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{folder}"]
+    subprocess.run(["gcc", *flags, "-o", built, folder / "redis/store.c"], check=True)
+    return built
+
+
+def fake(folder: Path, protocol: str) -> Path:
+    """A data directory whose server is the fake one."""
+    server = folder / "bin" / SERVERS[protocol]
+    server.parent.mkdir()
+    server.write_text(f"#!{sys.executable}\n" + FAKE.read_text())
+    server.chmod(0o755)
+    return folder
+
+
+def run(program: Path, protocol: str, folder: Path, fault: str = "", keys: int = 100) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, "--protocol", protocol, "--keys", str(keys), "--max", "300", folder],
+        env={"FAULT": fault}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@needs_gcc
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_everything_is_read_back(program: Path, protocol: str, tmp_path: Path) -> None:
+    done = run(program, protocol, fake(tmp_path, protocol))
+    assert done.stderr == "" and done.returncode == 0
+    figures = measure.parse_figures(done.stdout)
+    item = workload.load(repo_root() / "workloads" / protocol)
+    assert set(figures) == set(item.figures)
+    assert figures["requests_per_s"].higher_is_better and figures["requests_per_s"].value > 0
+    assert figures["loaded_resident_kb"].value >= figures["loaded_anonymous_kb"].value > 0
+    assert figures["server_faults"].value >= figures["load_faults"].value > 0
+
+
+@needs_gcc
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("byte", "The value of key 49 is not what was stored."),
+        ("lost", "to a read of key 49."),
+        ("undead", "to a delete of key 27."),
+        ("refuses", "to a store of key 49."),
+    ],
+)
+def test_wrong_data_fails_the_run(
+    program: Path, protocol: str, fault: str, says: str, tmp_path: Path
+) -> None:
+    done = run(program, protocol, fake(tmp_path, protocol), fault)
+    assert done.returncode == 1 and says in done.stderr
+
+
+@needs_gcc
+def test_no_server(program: Path, tmp_path: Path) -> None:
+    done = run(program, "redis", tmp_path)
+    assert done.returncode == 1
+    assert "Cannot run bin/redis-server: No such file" in done.stderr
+    assert done.stderr.splitlines()[-1] == "store: bin/redis-server did not start."
+
+
+@needs_gcc
+@pytest.mark.skipif(not prereq.which("redis-check-rdb"), reason="needs Redis")
+def test_the_real_redis(program: Path, tmp_path: Path) -> None:
+    script = repo_root() / "workloads/redis/collect.sh"
+    subprocess.run(["sh", script, "redis-server", "/", tmp_path], check=True)
+    assert (tmp_path / "lib/libc.so.6").exists()
+    done = run(program, "redis", tmp_path, keys=2000)
+    assert done.returncode == 0, done.stderr
+
+
+def test_collecting_what_is_not_there(tmp_path: Path) -> None:
+    script = repo_root() / "workloads/redis/collect.sh"
+    done = subprocess.run(
+        ["sh", script, "nosuch", "/", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr == "store: There is no nosuch.\n"
+
+
+class Apt:
+    """apt-get and dpkg-deb as far as debian.py uses them; fails the first ``failures`` times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> None:
+        self.log: list[str] = []
+        self.failures = failures
+        monkeypatch.setattr(debian.proc, "run", self.run)
+        monkeypatch.setattr(prereq, "apt_get", lambda: "/usr/bin/apt-get")
+        monkeypatch.setattr(prereq, "which", lambda program: None)
+
+    def run(self, argv: list[str | Path], **_: object) -> None:
+        self.log.append(str(argv[0]) + (" update" if "update" in argv else ""))
+        if argv[0] == "dpkg-deb":
+            assert isinstance(argv[-1], Path)
+            (argv[-1] / "usr/bin").mkdir(parents=True, exist_ok=True)
+            (argv[-1] / "usr/bin/served").write_text("")
+        elif "update" not in argv:
+            assert "--download-only" in argv and argv[-1] == "serverd"
+            if self.failures:
+                self.failures -= 1
+                raise QuellError("apt-get failed", detail="E: Failed to fetch")
+            where = next(str(w) for w in argv if str(w).startswith("Dir::Cache::archives="))
+            Path(where.partition("=")[2], "serverd.deb").write_text("")
+
+
+def test_packages_are_unpacked_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt = Apt(monkeypatch, failures=1)
+    root = debian.root({"served": "serverd"}, cache)
+    assert (root / "usr/bin/served").exists() and not (root / "archives").exists()
+    assert apt.log == ["apt-get", "apt-get update", "apt-get", "dpkg-deb"]
+    assert debian.root({"served": "serverd"}, cache) == root and len(apt.log) == 4
+    with pytest.raises(QuellError, match="package serverd has no other"):
+        debian.root({"other": "serverd"}, cache)
+
+
+def test_packages_that_cannot_be_had(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    Apt(monkeypatch, failures=2)
+    with pytest.raises(UsageError, match="serverd could not be fetched: there is no network"):
+        debian.root({"served": "serverd"}, cache)
+    assert list(cache.data.iterdir()) == []
+    monkeypatch.setattr(prereq, "apt_get", lambda: None)
+    with pytest.raises(UsageError, match="missing here: served; install them with"):
+        debian.root({"served": "serverd"}, cache)
+    monkeypatch.setattr(prereq, "which", lambda program: f"/usr/bin/{program}")
+    assert debian.root({"served": "serverd"}, cache) == Path("/")
