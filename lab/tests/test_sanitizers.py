@@ -126,7 +126,8 @@ def boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     class _Prepared:
         argv = ("work",)
-        data = program = None
+        data = None
+        programs = ()
 
     def make(said: dict[str, str]) -> tuple[CheckResult, list[str]]:
         monkeypatch.setattr(machine, "run_script", _Guests(said))

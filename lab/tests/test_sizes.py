@@ -226,7 +226,7 @@ def test_the_table_fits() -> None:
     text = io.StringIO()
     rows = {n: (90.0, 100.0) for n in ("16K", "32K", "64K", "128K", "256K", "quell")}
     environment = {
-        "workloads": {"tiny": {"memory_kb": 65536, "cpus": 2}},
+        "workloads": {"tiny": {"memory_kb": 65536, "cpus": 2, "command": ["tiny"]}},
         "runs": 2,
         "kernels": {"quell": {"boot_parameters": []}},
     }
