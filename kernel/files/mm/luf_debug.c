@@ -311,8 +311,7 @@ void luf_debug_set_ptes(struct mm_struct *mm, unsigned long address, pte_t pte,
 	if (v.what)
 		luf_complain(&v);
 }
-/* As in mm/page_table_check.c: drivers set PTEs, i915 for one. */
-EXPORT_SYMBOL(luf_debug_set_ptes);
+EXPORT_SYMBOL(luf_debug_set_ptes);	/* drivers set PTEs, i915 for one */
 
 /**
  * luf_debug_change - the content of a file changes in the page cache

@@ -798,7 +798,7 @@ static void look_at_reports(void)
 		write_file("/proc/sysrq-trigger", "m");
 		while ((len = read(kmsg, line, sizeof(line) - 1)) > 0) {
 			line[len] = '\0';
-			reported |= strstr(line, "luf_parked:") != NULL;
+			reported |= !!strstr(line, "luf_parked:");
 		}
 		tap_result(reported, "luf_stale memory report");
 	} else {
