@@ -118,6 +118,21 @@ def test_mutant_that_survives_fails(bench: Any) -> None:
         bench({}, "LUF_A\nODD_ONE\n").mutants()
 
 
+def test_mutant_that_a_unit_test_finds(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def boot(_image: Path, _script: Sequence[str], **kwargs: Any) -> machine.GuestResult:
+        asked.append(kwargs["append"])
+        console = "[    0.41]     ok 1 rmap_file_test\n[    0.42]     not ok 2 rmap_migrate_test\n"
+        return machine.GuestResult(0, GOOD, "", console, 1.0)
+
+    ready = bench({}, "")
+    monkeypatch.setattr(machine, "run_script", boot)
+    good, row = torture._mutant(ready, "RMAP_B")
+    assert good and "KUnit" in row and "rmap_migrate_test" in row
+    assert {"quell_mutants.mutant=RMAP_B", "kunit.filter_glob=rmap_batch"} <= set(asked[0])
+
+
 def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     parts = len(torture.INTACT) + 1 + len(torture.VARIANTS)
     ready = bench({"none": GOOD, "LUF_A": STALE, "LUF_B": GOOD}, "LUF_A\nLUF_B\n")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quell import build, machine, measure, source, ui, workload
-from quell.checks import Case, CheckResult
+from quell.checks import Case, CheckResult, steps
 from quell.checks.vm import BRD, XFS, read_tap, selftests
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -31,6 +31,8 @@ INTACT_S = 60
 VARIANT_S = 15
 MUTANT_S = 15
 FULL_READS = 10**8
+# What a guest may take longer than the torture itself: boot, preparing files, stopping.
+_MARGIN_S = 150
 # The same kernel as others boot it: what is preempted where, what happens to freed
 # memory, when the TLB is flushed anyhow.
 VARIANTS = {
@@ -48,13 +50,16 @@ class Attack:
 
     ``programs``: selftests with arguments, that look for single cases, one after the
     other until somebody complains; DATA is a folder on ext4. ``prepare``: shell, before.
-    ``memory``: of the guest, in MiB, in two nodes.
+    ``suite``: of KUnit, at boot. ``memory``: of the guest, in MiB, in two nodes.
+    ``limit``: seconds, on a host that has time.
     """
 
     programs: tuple[str, ...]
     prepare: str = ""
+    suite: str = ""
     cpus: int = NODES
     memory: int = MEMORY_MIB
+    limit: int = MUTANT_S + _MARGIN_S
 
 
 # By the beginning of the mutant's name.
@@ -66,7 +71,9 @@ ATTACKS = {
             "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
     ),
-    "RMAP": Attack(("rmap_batch /mnt", "rmap_torture /mnt"), XFS, memory=1024),
+    "RMAP": Attack(
+        ("rmap_batch /mnt", "rmap_torture /mnt"), XFS, suite="rmap_batch", memory=1024, limit=400
+    ),
     # Two requests come together at a CPU only if two others send them.
     "EARLY": Attack(("early_ack 4000",), cpus=4),
 }  # fmt: skip
@@ -77,8 +84,7 @@ INTACT = (
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
     Attack(("early_ack 2000",), cpus=4),
 )
-# What a guest may take longer than the torture itself: boot, preparing files, stopping.
-_MARGIN_S = 150
+
 
 _USER = re.compile(r"^# VIOLATION: by user half after ([\d.]+) s: (.*)$", re.M)
 _OTHER = re.compile(r"^# VIOLATION: by (.+?) after ([\d.]+) s$", re.M)
@@ -86,6 +92,7 @@ _RATE = re.compile(r"^# (\d+) reads checked in ([\d.]+) s, (\d+) per second$", r
 _LEDGER = re.compile(r"luf_debug: VIOLATION: (.*?)\s*$", re.M)
 _KERNEL_HALF = re.compile(r"luf_torture: VIOLATION: (.*?)\s*$", re.M)
 _NOT_OK = re.compile(r"^not ok \d+ (.*)$", re.M)
+_KUNIT = re.compile(r"^\[[^\]]*\] +not ok \d+ (\w+)", re.M)
 _END = re.compile(r"luf_torture: End of test: (\w+)")
 # Of a crash: that a slow host let the guest wait is no discovery.
 _SLOW = re.compile(r"soft lockup|rcu: INFO|blocked for more than")
@@ -228,12 +235,16 @@ def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
     """Attack the kernel with a fault; whether that was noticed, and the row of the table."""
     attack = ATTACKS[name.partition("_")[0]]
     append = [f"quell_mutants.mutant={name}"]
+    if attack.suite:
+        append += ["kunit.enable=1", f"kunit.filter_glob={attack.suite}", "loglevel=7"]
     try:
-        guest = bench.script(attack, append, MUTANT_S + _MARGIN_S)
+        guest = bench.script(attack, append, attack.limit * steps.patience())
     except machine.GuestTimeout as error:
         # It may hang, but then nobody has said what is wrong.
         return False, f"{name:<22} survived: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
+    if kunit := _KUNIT.search(guest.console):
+        return True, f"{name:<22} {'KUnit':<12} {'at boot':>9}  {kunit[1]}"
     if not outcome.by:
         return False, f"{name:<22} survived {outcome.reads:,} reads"
     return True, f"{name:<22} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
