@@ -230,7 +230,8 @@ def verdict(entry: Mapping[str, Any], titles: Mapping[str, str]) -> list[str]:
         elif name == "frugal" and item["variant"] == answer["fastest"]["variant"]:
             continue
         else:
-            lines.append(f"{what}: {item['variant']}, {words(item)}; {_stands(item['quell'])}")
+            none = ", no faster than single pages" if item["time"] >= 1 else ""
+            lines.append(f"{what}: {item['variant']}{none}, {words(item)}; {_stands(item['quell'])}")
     return [*lines, f"Quell: {words(answer['quell'])}"]
 
 

@@ -190,7 +190,7 @@ def test_command(
     assert json.loads(kept.read_text()) == result
     assert [name for name, _ in guests.log] == [w for w in sizes.WORKLOADS for _ in range(6)]
     assert cli.main([*argv, "--workload", "fault", "--quell-args", ""]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert asked[1].workloads == ["fault"] and asked[1].append == {"quell": ()}
     assert "elapsed, s" in shown and "-30.0 %" in shown and "same" in shown
     assert "Quell faster than that: -30.0 %" in shown and "booted with" not in shown
