@@ -67,7 +67,7 @@ ATTACKS = {
     "LUF": Attack(
         (
             "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA 8 open", "luf_stale DATA 4 drain",
-            "luf_stale DATA 4 own",
+            "luf_stale DATA 4 own", "luf_stale DATA 4 kept",
             "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
     ),

@@ -38,6 +38,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <linux/magic.h>
+#include <sys/uio.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -70,6 +71,9 @@ struct reader {
 	atomic_ulong stale;		/* old content after changed */
 	atomic_ulong wrong;		/* neither old nor new content */
 };
+
+/* Pages that a pipe holds. */
+#define HELD	8
 
 static char path[4096], other_path[4096 + 8];
 static int rounds = 20;
@@ -561,6 +565,46 @@ static void put_all_on_lru(void)
 	write_file("/proc/sys/vm/drop_caches", "1");
 }
 
+/*
+ * Pages that are held by a pipe are unmapped, but stay; when they are let go they are
+ * freed without being unmapped again. The reader must have had to come back by then.
+ */
+static void keep_and_free(void)
+{
+	long before = nr_violations(), kept = vm_counter("luf_kept_flush"), found;
+	unsigned long wrong = 0;
+
+	fill_file(path, OLD);
+	for (int i = 0; i < rounds * 5; i++) {
+		struct iovec first = { .iov_len = HELD * PAGE };
+		struct reader r = { 0 };
+		int ends[2];
+
+		r.map = map_file(path, MAP_SHARED);
+		first.iov_base = (void *)r.map;
+		start_reader(&r);
+		put_all_on_lru();
+		if (pipe(ends) || vmsplice(ends[1], &first, 1, 0) != HELD * PAGE)
+			die("vmsplice");
+		if (madvise((void *)r.map, HELD * PAGE, MADV_PAGEOUT))
+			die("MADV_PAGEOUT");
+		close(ends[0]);
+		close(ends[1]);
+		/* Not every time: the pages may be on their way to the LRU. */
+		write_file("/proc/sys/vm/drop_caches", "1");
+		atomic_store(&r.stop, true);
+		atomic_store(&r.changed, true);
+		pthread_join(r.thread, NULL);
+		wrong += atomic_load(&r.wrong);
+		munmap((void *)r.map, SIZE);
+	}
+	found = nr_violations() - before;
+	kept = vm_counter("luf_kept_flush") - kept;
+	tap_result(!found && !wrong && kept,
+		   "luf_stale kept: %ld flushes for pages that stayed, %lu wrong, %ld violations",
+		   kept, wrong, found);
+}
+
 static void try_to_park(const char *name, const char *file, bool writer,
 			bool expected)
 {
@@ -864,6 +908,8 @@ int main(int argc, char **argv)
 		race_drains();
 	if (wanted("own CPU"))
 		drain_own();
+	if (wanted("kept"))
+		keep_and_free();
 	if (*only)
 		return tap_end();
 	fill_file(path, OLD);
