@@ -124,7 +124,8 @@ def test_mutant_that_a_unit_test_finds(bench: Any, monkeypatch: pytest.MonkeyPat
     def boot(_image: Path, _script: Sequence[str], **kwargs: Any) -> machine.GuestResult:
         asked.append(kwargs["append"])
         console = "[    0.41]     ok 1 rmap_file_test\n[    0.42]     not ok 2 rmap_migrate_test\n"
-        return machine.GuestResult(0, GOOD, "", console, 1.0)
+        said = "# VIOLATION: by KUnit after 0.03 s\n"
+        return machine.GuestResult(1, said, "", console, 1.0)
 
     ready = bench({}, "")
     monkeypatch.setattr(machine, "run_script", boot)
