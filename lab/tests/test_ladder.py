@@ -240,7 +240,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert document.latest(cache) is None
     folder = results.new_folder(cache)
     assert document.latest(cache) is None  # nothing is finished
-    document.save(folder, small())
+    results.save(folder, small(), document.FILE)
     assert document.latest(cache) == folder
     assert document.load(folder) == document.load(folder / "ladder.json") == small()
     # It is no comparison.

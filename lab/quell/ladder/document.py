@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""ladder.json, described in docs/results.md: how it is made, written and read."""
+"""ladder.json, described in docs/results.md: how it is made and read."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from quell import measure, results, stats
-from quell.paths import Cache, write_atomic
+from quell.paths import Cache
 
 # Raised with every change that a reader of the old form would misread.
 VERSION = 1
@@ -73,13 +72,6 @@ def measured(document: Mapping[str, Any]) -> dict[str, list[int]]:
         if entry["cpus"] not in cpus:
             cpus.append(entry["cpus"])
     return found
-
-
-def save(folder: Path, document: Mapping[str, Any]) -> Path:
-    """Write ``document`` as folder/ladder.json, whole or not at all."""
-    path = folder / FILE
-    write_atomic(path, json.dumps(document, indent=1) + "\n")
-    return path
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from quell import compare, machine, results, session, ui, workload
 from quell.errors import UsageError
 from quell.ladder import counters, document, published
 from quell.ladder.rungs import NAMES, RUNGS
-from quell.paths import Cache, require_space
+from quell.paths import Cache
 
 if TYPE_CHECKING:
     from quell.build import Kernel
@@ -154,7 +153,6 @@ def climb(options: Options, cache: Cache) -> tuple[dict[str, Any], Path]:
         session.Options(accel=options.accel, deterministic=options.instructions), kernels, cache
     )
     steps = _steps(options, items, origin, kernels["stock"], cache, accelerator)
-    require_space(cache.results, 64 << 20, "keeping the ladder")
     count = len(steps) * options.repeats * len(RUNGS)
     ui.note(
         f"{count} runs on {len(RUNGS)} rungs: about {ui.duration(estimate(items, options))} "
@@ -162,7 +160,6 @@ def climb(options: Options, cache: Cache) -> tuple[dict[str, Any], Path]:
     )
     if options.repeats == 1 and not options.instructions:
         ui.warn("with one run a rung there is no spread: every difference counts as one")
-    folder = results.new_folder(cache)
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     guests = compare.VirtualMachines(
         cache,
@@ -171,7 +168,7 @@ def climb(options: Options, cache: Cache) -> tuple[dict[str, Any], Path]:
         {rung.name: (rung.args,) if rung.args else () for rung in RUNGS},
         "kernel on rung {}",
     )
-    try:
+    with session.result_folder(cache) as folder:
         measured = compare.measure_all(
             {rung.name: kernels[rung.kernel] for rung in RUNGS},
             [step.plan for step in steps],
@@ -181,9 +178,6 @@ def climb(options: Options, cache: Cache) -> tuple[dict[str, Any], Path]:
             NAMES,
             "rung {}",
         )
-    except (KeyboardInterrupt, OSError, UsageError):
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     result = {
         "schema": document.SCHEMA,
         "quell": results.quell_version(),
@@ -205,7 +199,7 @@ def climb(options: Options, cache: Cache) -> tuple[dict[str, Any], Path]:
     }
     result["published"] = published.compare(rows, result)
     result["absent"] = absent(options, result)
-    document.save(folder, result)
+    results.save(folder, result, document.FILE)
     return result, folder
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from quell import results
 from quell.errors import UsageError
+from quell.ladder.document import FILE as LADDER_FILE
+from quell.ladder.document import SCHEMA as LADDER_SCHEMA
 from quell.paths import Cache
 
 
@@ -32,7 +34,7 @@ class _Kind:
 
 _RESULT = _Kind("result.json", "result", results.SCHEMA, "compare", ("comparisons",))
 _LADDER = _Kind(
-    "ladder.json", "ladder", "quell.ladder/1", "ladder", ("rungs", "cells", "published", "absent")
+    LADDER_FILE, "ladder", LADDER_SCHEMA, "ladder", ("rungs", "cells", "published", "absent")
 )
 _KINDS = (_RESULT, _LADDER)
 
