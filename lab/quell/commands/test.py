@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run every check, part after part: lab, report, checkpatch, export, w1, models, kunit, vm, torture.
+"""Run every check, part after part: lab, report, checkpatch, export, w1, models, kunit, vm.
 
 lab is the lab's own tests and types, report the page of ./quell report in a
 browser, checkpatch and w1 the kernel part's style and warnings, export the series
 of ./quell export applied with git am, models its protocol checked with spin,
-kunit its unit tests in a VM, vm what only booted kernels show, torture lazy unmap
-flush under attack on the debug kernel. Only where they are named, or with --full:
-mutants, the same with each deliberate fault of that kernel, which has to be
-caught; selftests, Linux's own, whose results have to be the same on stock and on
+kunit its unit tests in a VM, vm what only booted kernels show. Only where they are
+named, or with --full: torture, the selftests and lazy unmap flush under attack on
+the debug kernel; mutants, the same with each deliberate fault of that kernel,
+which has to be caught; selftests, Linux's own, whose results have to be the same on stock and on
 Quell; builds, in which Quell is compiled in many configurations, without a
 warning that stock does not have; stress, stress-ng's memory stressors on both;
 faults, failing allocations, disks, CPUs, memory and power under load; programs,
@@ -52,11 +52,14 @@ PARTS = {
     "deb": "quell.checks.deb",
 }
 # Only with --only or --full.
-EXTRA = ("mutants", "selftests", "builds", "stress", "faults", "programs", "sanitizers", "deb")
+EXTRA = (
+    "torture", "mutants", "selftests", "builds", "stress", "faults", "programs", "sanitizers", "deb",
+)  # fmt: skip
 
 EXAMPLES = """\
 ./quell test
 ./quell test --only lab --only export
+./quell test --only torture
 ./quell test --only builds --build no-numa
 ./quell test --full --resume
 ./quell test --only vm --junit results.xml --ktap results.ktap
