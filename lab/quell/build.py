@@ -551,12 +551,11 @@ def w1_warnings(
 ) -> tuple[int, list[str]]:
     """Compile Quell's own objects with W=1: how many, and the warnings about Quell's files.
 
-    In the debug kernel's configuration, which has all of them; builds that kernel first if it
-    has to. QuellError when one does not compile.
+    In the debug kernel's configuration, which has all of them; of Linux only what these need is
+    built. QuellError when one does not compile.
     """
     cache = cache or Cache()
     kernel_part = kernel_part or quell_tree.kernel_dir()
-    _build("debug", source, cache, kernel_part)
     with cache.lock("build-debug"):
         work = prepare("debug", source, cache, kernel_part, quell=True)
         log = cache.logs / "w1.log"
