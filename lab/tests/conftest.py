@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 from quell import ui
 from quell.paths import Cache
 from quell.source import Source
+
+# A shell's background job ignores SIGINT, and so would all programs that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RMAP = "".join(f"int rmap_{n}(void)\n{{\n\treturn {n};\n}}\n\n" for n in range(12))
 
