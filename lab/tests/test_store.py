@@ -100,7 +100,7 @@ def test_collecting_what_is_not_there(tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", script, "nosuch", "/", tmp_path], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1 and done.stderr == "store: There is no nosuch.\n"
+    assert done.returncode == 1 and done.stderr == "collect.sh: There is no nosuch.\n"
 
 
 class Apt:

@@ -1,20 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# collect.sh SERVER PACKAGES OUT - a server and its libraries, for a disk image
+# collect.sh PROGRAM PACKAGES OUT - a program and its libraries, for a disk image
 #
 # PACKAGES is where Debian's packages lie unpacked, or / if they are installed. In the
-# guest nothing is read over 9p then, and the libraries are those that the server was
+# guest nothing is read over 9p then, and the libraries are those that it was
 # packaged with.
 set -eu
 
 fail()
 {
-	echo "store: $*" >&2
+	echo "collect.sh: $*" >&2
 	exit 1
 }
 
-[ $# -eq 3 ] || fail "usage: collect.sh SERVER PACKAGES OUT"
+[ $# -eq 3 ] || fail "usage: collect.sh PROGRAM PACKAGES OUT"
 root=${2%/}
 libraries=$(find "$root/lib" "$root/usr/lib" -maxdepth 1 -type d -name '*-linux-gnu' \
 	2>/dev/null | tr '\n' ':')

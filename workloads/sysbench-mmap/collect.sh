@@ -6,7 +6,8 @@
 # Put into OUT what the guest needs of sysbench, so that it reads nothing of it
 # over 9p: bin/sysbench, its libraries in lib/, and in files/ the files that it
 # writes to, BYTES together. PACKAGES is where its package is unpacked, or / if
-# that is installed.
+# that is installed. After a change of redis/collect.sh the workload's version has
+# to change, as only this file is looked at.
 set -eu
 
 fail()
@@ -16,22 +17,9 @@ fail()
 }
 
 [ $# -eq 3 ] || fail "usage: collect.sh PACKAGES BYTES OUT"
-root=${1%/}
-libraries=$(find "$root/lib" "$root/usr/lib" -maxdepth 1 -type d -name '*-linux-gnu' \
-	2>/dev/null | tr '\n' ':')
-program=$root/usr/bin/sysbench
-[ -x "$program" ] || program=$(command -v sysbench) || fail "There is no sysbench."
-
-mkdir -p "$3/bin" "$3/lib" "$3/files"
-cp -L "$program" "$3/bin/sysbench"
-LD_LIBRARY_PATH=$libraries ldd "$program" > "$3/libraries"
-! grep 'not found' "$3/libraries" >&2 || fail "sysbench lacks a library."
-sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' "$3/libraries" |
-	while read -r library; do
-		cp -L "$library" "$3/lib/"
-	done
-rm "$3/libraries"
+sh "${0%/*}/../redis/collect.sh" sysbench "$1" "$3"
+mkdir "$3/files"
 cd "$3/files"
-LD_LIBRARY_PATH=$libraries "$program" fileio --file-num=16 --file-total-size="$2" prepare > /dev/null ||
+LD_LIBRARY_PATH=$3/lib "$3/bin/sysbench" fileio --file-num=16 --file-total-size="$2" prepare > /dev/null ||
 	fail "sysbench cannot make its files."
 [ -s test_file.15 ] || fail "sysbench has made no files."
