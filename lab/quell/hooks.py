@@ -60,9 +60,11 @@ class Evidence:
             return f"{what!r} names nothing"
         check = {
             "counter": self._counter, "selftest": self._selftest, "kunit": self._kunit,
-            "mutant": self._mutant, "vm": self._vm, "workload": self._workload,
+            "mutant": self._mutant, "workload": self._workload,
         }.get(kind)  # fmt: skip
-        if kind == "build":
+        if kind in ("vm", "export"):
+            there = f'"{name}"' in (self.lab / f"checks/{kind}.py").read_text()
+        elif kind == "build":
             there = self._built(name, hunk)
         elif kind == "open":
             there = True
@@ -96,9 +98,6 @@ class Evidence:
     def _mutant(self, name: str) -> bool:
         text = self._files(_MUTANTS).get(_MUTANTS, "")
         return re.search(rf"\bM\({re.escape(name)}\)", text) is not None
-
-    def _vm(self, name: str) -> bool:
-        return f'"{name}"' in (self.lab / "checks/vm.py").read_text()
 
     def _workload(self, name: str) -> bool:
         return (self.workloads / name / "workload.toml").is_file()

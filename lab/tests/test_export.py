@@ -127,6 +127,31 @@ def test_a_difference_is_seen(source: Source, shared: Path, tmp_path: Path) -> N
     assert len(wrong) == 2 and "the series does not make the tree" in wrong[1]
 
 
+@pytest.mark.parametrize(
+    ("targets", "named", "pages", "wrong"),
+    [
+        ("mm quell zram", "   quell_one\n", ["quell_one"], []),
+        ("mm", "   quell_one\n", ["quell_one"], ["make kselftest"]),
+        ("quells", "   quell_one\n", ["quell_one", "quell_two"], ["make kselftest", "has quell_one quell_two, index"]),
+        ("quell", "   quell_one\n   quell_two\n", ["quell_one"], ["index.rst quell_one quell_two"]),
+        ("quell", "", [], ["the table of contents"]),
+    ],
+)  # fmt: skip
+def test_lists(targets: str, named: str, pages: list[str], wrong: list[str], tmp_path: Path) -> None:
+    selftests = tmp_path / "tools/testing/selftests"
+    (selftests / "quell").mkdir(parents=True)
+    (selftests / "quell/Makefile").write_text("")
+    (selftests / "Makefile").write_text(f"TARGETS := x\nTARGETS += {targets}\nall:\n\tfalse\n")
+    folder = tmp_path / "Documentation/admin-guide/mm"
+    folder.mkdir(parents=True)
+    (folder / "index.rst").write_text(f".. toctree::\n\n   ksm\n{named}   zswap\n")
+    for page in pages:
+        (folder / f"{page}.rst").write_text("")
+    said = export_check.listed(tmp_path)
+    assert len(said) == len(wrong)
+    assert all(part in text for part, text in zip(wrong, said, strict=True))
+
+
 def test_series_that_git_am_does_not_take(
     source: Source, shared: Path, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def own(tmp_path: Path) -> Path:
         ("patches/luf.patch", '"luf_write_fault",', '"luf_fault",', "there is no counter luf_write_fault"),
         # The table itself.
         ("hooks.toml", '["vm btrfs"]', '["vm jfs"]', "there is no vm jfs"),
+        ("hooks.toml", '["vm btrfs"]', '["export btrfs"]', "there is no export btrfs"),
         ("hooks.toml", '["vm btrfs"]', '["magic btrfs"]', "is of no known kind"),
         ("hooks.toml", '["vm btrfs"]', '["vm"]', "names nothing"),
         ("hooks.toml", '["build parked_folios"]', '["build shrink_folio_list"]', "there is no build"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from quell import build, export, prereq, series, source, tree, ui
+from quell import build, export, prereq, proc, series, source, tree, ui
 from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -19,7 +19,9 @@ _WHO = export.Identity("Quell", "quell@localhost")
 
 
 def run(cache: Cache) -> CheckResult:
-    """The series and the roll-up, applied to the whole source in git, against ``./quell tree``."""
+    """The series and the roll-up, applied to the whole source in git, against ``./quell tree``;
+    and Linux's lists of what Quell adds.
+    """
     return _run(cache, compile_all=False)
 
 
@@ -40,14 +42,37 @@ def _run(cache: Cache, compile_all: bool) -> CheckResult:
             kernel, lambda path: tree.read_file(origin.tree, path), origin.version, _WHO, export.date()
         )
         export.write(work / "series", files)
-        wrong = applied(linux, work / "series", files)
-        done = 2
+        wrong = listed(linux) + applied(linux, work / "series", files)
+        done = 4
         if compile_all and not wrong:
             broken, count = _compile(linux, series.read(kernel), cache)
             wrong += broken
             done += count
     failed = min(len(wrong), done)
     return CheckResult(done - failed, failed, 0, "\n".join(wrong))
+
+
+_TARGETS = "quell-targets:;@echo $(TARGETS)"
+_SELFTESTS = "tools/testing/selftests"
+_PAGES = "Documentation/admin-guide/mm"
+
+
+def listed(linux: Path) -> list[str]:
+    """What is wrong with the lists of selftests and of pages in a tree with Quell applied."""
+    wrong = []
+    asked = proc.run(
+        [*build.clean_env(), "make", "-s", "-C", linux / _SELFTESTS, f"--eval={_TARGETS}", "quell-targets"],
+        check=False,
+    )
+    if "quell" not in asked.stdout.split() or not (linux / _SELFTESTS / "quell/Makefile").is_file():
+        wrong.append("make kselftest does not know Quell's selftests")
+    index = (linux / _PAGES / "index.rst").read_text()
+    named = sorted(line.strip() for line in index.splitlines() if line.strip().startswith("quell_"))
+    pages = sorted(path.stem for path in (linux / _PAGES).glob("quell_*.rst"))
+    if named != pages or not pages:
+        what = "the table of contents and Quell's pages differ"
+        wrong.append(f"{what}: {_PAGES} has {' '.join(pages)}, index.rst {' '.join(named)}")
+    return wrong
 
 
 def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
