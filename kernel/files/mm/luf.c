@@ -1125,7 +1125,8 @@ EXPORT_SYMBOL(luf_write_access);
  */
 void luf_exclude(struct inode *inode)
 {
-	set_bit(AS_LUF_NEVER, &inode->i_mapping->flags);
+	if (!test_and_set_bit(AS_LUF_NEVER, &inode->i_mapping->flags))
+		trace_luf_exclude(inode);
 	luf_write_access(inode);
 }
 EXPORT_SYMBOL_GPL(luf_exclude);

@@ -261,11 +261,51 @@ def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
     tally.check("128" in found_sizes, "thp_anon= sets sizes by hand", f"they are {found_sizes}")
 
 
+# Files that file systems write by themselves, and nobody can open by a name: how many are
+# excluded at least, and what makes them. An area smaller than 100M has no free space cache;
+# -R became -O after version 6.2 of mkfs.btrfs.
+_BTRFS = (
+    "truncate -s 4G $I; for o in R O; do mkfs.btrfs -f -$o ^free-space-tree $I >/dev/null 2>&1 && break; done;"
+    " L=$(losetup -f --show $I);"
+)
+_ATOMIC_WRITE = _WRITABLE % "f2fs" + " 'after an atomic'"
+_EXCLUDED = {
+    "btrfs excludes its free space cache": (
+        1, _BTRFS + " mount -o space_cache=v1 $L $M; head -c 64M /dev/zero > $M/file; sync"
+    ),
+    "btrfs excludes what it relocates by": (
+        1,
+        _BTRFS + " mount -o nospace_cache $L $M; head -c 1M /dev/zero > $M/file;"
+        " btrfs balance start --full-balance $M >/dev/null",
+    ),
+    "f2fs excludes both files of an atomic write": (2, _ATOMIC_WRITE),
+}  # fmt: skip
+_EXCLUDE = """
+mkdir /dev/shm/trace; mount -t tracefs tracefs /dev/shm/trace
+echo 1 > /dev/shm/trace/events/luf/luf_exclude/enable
+{ MAKE; } >&2
+sed -n 's/.* luf_exclude: //p' /dev/shm/trace/trace | sort -u
+"""
+
+
+def _excluded(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """luf_exclude() is called where no selftest can see by a file's pages that it is."""
+    prereq.ensure(prereq.FILE_SYSTEMS)
+    program = selftests(temp)["luf_stale"]
+    for name, (least, make) in _EXCLUDED.items():
+        script = _mounted(program, _EXCLUDE.replace("MAKE", make), "1")
+        guest = machine.run_script(image, script, memory="1G", timeout=300, cache=cache)
+        files = guest.stdout.splitlines()
+        good = guest.exit_code == 0 and len(files) >= least
+        tally.check(good, name, f"{len(files)} files: {files}\n{guest.stderr}")
+
+
 _TRACEPOINT = re.compile(r"^TRACE_EVENT\((\w+),", re.M)
 _TRACE = """
 D=/dev/shm/trace; mkdir $D && mount -t tracefs tracefs $D && echo 8192 > $D/buffer_size_kb || exit
 for event in EVENTS; do echo 1 > $(echo $D/events/*/$event/enable) || exit; done
 { LUF DATA 2 release && EARLY 100; } > /dev/null || exit
+( EXCLUDE ) > /dev/null || exit
 for event in EVENTS; do
 	# Of each a few: the buffer holds the last ones.
 	echo $event $(grep -c " $event: " $D/trace)
@@ -275,17 +315,21 @@ done
 
 def _tracepoints(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """Every tracepoint that Quell adds is seen while its mechanism is at work."""
+    prereq.ensure(prereq.FILE_SYSTEMS)
     headers = (tree.kernel_dir() / "files/include/trace/events").glob("*.h")
     names = sorted(name for header in headers for name in _TRACEPOINT.findall(header.read_text()))
     programs = selftests(temp)
     disk = temp / "disk.ext4"
     script = _TRACE
+    exclude = _mounted(programs["luf_stale"], _ATOMIC_WRITE, "1")
     for word, text in (
-        ("EVENTS", " ".join(names)), ("LUF", str(programs["luf_stale"])), ("DATA", measure.DATA_DIR),
-        ("EARLY", str(programs["early_ack"])),
+        ("EXCLUDE", exclude), ("EVENTS", " ".join(names)), ("LUF", str(programs["luf_stale"])),
+        ("DATA", measure.DATA_DIR), ("EARLY", str(programs["early_ack"])),
     ):  # fmt: skip
         script = script.replace(word, text)
-    guest = machine.run_script(image, script, data=disk, cpus=3, timeout=300, cache=cache)
+    guest = machine.run_script(
+        image, script, data=disk, cpus=3, memory="1G", timeout=300, cache=cache
+    )
     counts = dict(line.split() for line in guest.stdout.splitlines() if len(line.split()) == 2)
     silent = [name for name in names if int(counts.get(name, "0")) == 0]
     tally.check(
@@ -355,6 +399,7 @@ def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]
         parts: list[Callable[[], None]] = [
             lambda: _selftests(tally, kernel.image, folder, cache),
             lambda: _file_systems(tally, kernel.image, folder, cache),
+            lambda: _excluded(tally, kernel.image, folder, cache),
             lambda: _large_folios(tally, kernel.image, folder, cache),
             lambda: _mapped_read(tally, kernel.image, cache),
             lambda: _surroundings(tally, kernel.image, cache),

@@ -5,6 +5,7 @@
 #if !defined(_TRACE_LUF_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_LUF_H
 
+#include <linux/fs.h>
 #include <linux/tracepoint.h>
 
 TRACE_DEFINE_ENUM(LUF_DRAIN_FULL);
@@ -81,6 +82,27 @@ TRACE_EVENT(luf_drain,
 	TP_printk("nid=%d nr_pages=%lu reason=%s",
 		  __entry->nid, __entry->nr_pages,
 		  show_luf_drain_reason(__entry->reason))
+);
+
+/* Once for each file. */
+TRACE_EVENT(luf_exclude,
+
+	TP_PROTO(struct inode *inode),
+
+	TP_ARGS(inode),
+
+	TP_STRUCT__entry(
+		__field(dev_t, dev)
+		__field(unsigned long, ino)
+	),
+
+	TP_fast_assign(
+		__entry->dev = inode->i_sb->s_dev;
+		__entry->ino = inode->i_ino;
+	),
+
+	TP_printk("dev=%d:%d ino=%lu",
+		  MAJOR(__entry->dev), MINOR(__entry->dev), __entry->ino)
 );
 
 #endif /* _TRACE_LUF_H */

@@ -910,6 +910,8 @@ int main(int argc, char **argv)
 		drain_own();
 	if (wanted("kept"))
 		keep_and_free();
+	if (wanted("after an atomic write"))
+		write_atomically();
 	if (*only)
 		return tap_end();
 	fill_file(path, OLD);
@@ -919,7 +921,6 @@ int main(int argc, char **argv)
 	try_to_park("tmpfs", "/dev/shm/luf_stale", false, false);
 	unlink("/dev/shm/luf_stale");
 	fail_a_write();
-	write_atomically();
 	offline_parked();
 	look_at_time();
 	look_at_reports();
