@@ -149,6 +149,15 @@ def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         _count(tally, f"luf_stale on {name}", guest)
 
 
+def _out_of_memory(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """What ends with the OOM killer, whom nobody else may meet."""
+    words = [str(selftests(temp)["luf_migrate"]), measure.DATA_DIR, "1", "oom"]
+    guest = machine.run_script(
+        image, words, data=temp / "disk.ext4", nodes=(256 * machine.MIB,) * 2, timeout=300, cache=cache
+    )
+    _count(tally, "luf_migrate", guest)
+
+
 def _large_folios(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """The selftests in _LARGE_FOLIOS, on xfs."""
     prereq.ensure(prereq.FILE_SYSTEMS)
@@ -398,6 +407,7 @@ def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]
         folder = Path(temp)
         parts: list[Callable[[], None]] = [
             lambda: _selftests(tally, kernel.image, folder, cache),
+            lambda: _out_of_memory(tally, kernel.image, folder, cache),
             lambda: _file_systems(tally, kernel.image, folder, cache),
             lambda: _excluded(tally, kernel.image, folder, cache),
             lambda: _large_folios(tally, kernel.image, folder, cache),

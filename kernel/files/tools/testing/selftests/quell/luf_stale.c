@@ -32,6 +32,11 @@
  * behind (both show only in the ledger of CONFIG_QUELL_LUF_DEBUG). The last ones
  * look whether folios that must not be parked are not, whether parked pages are
  * accounted for, and whether a window that nothing ends is closed in time.
+ *
+ * Some need what not every system has:
+ *
+ *	swap		an anonymous page comes back from swap, and by swapoff, in the
+ *			window (an empty RAM_DISK)
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -42,6 +47,7 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/swap.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
@@ -57,6 +63,7 @@
 #define OLD	0x01d01d01d01d01d0UL
 #define NEW	0x4e3e4e3e4e3e4e3eUL
 #define POISON	0xdeaddeaddeaddeadUL
+#define STALE_MS	QUELL_SYSFS "luf/max_stale_ms"
 /* How long the reader looks for stale data after the flag, in rounds. */
 #define LOOKS	2000
 #define REFILL	(32UL << 20)
@@ -703,7 +710,7 @@ static long meminfo(const char *file, const char *name)
 	return value;
 }
 
-static unsigned long frame_of(const volatile void *address)
+static uint64_t pagemap_entry(const volatile void *address)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY);
 	uint64_t entry;
@@ -713,14 +720,18 @@ static unsigned long frame_of(const volatile void *address)
 		      sizeof(entry))
 		die("pagemap");
 	close(fd);
-	return entry & ((1UL << 55) - 1);
+	return entry;
+}
+
+static unsigned long frame_of(const volatile void *address)
+{
+	return pagemap_entry(address) & ((1UL << 55) - 1);
 }
 
 /* Who takes certain frames out of use finds them though they are parked. */
 static void offline_parked(void)
 {
 	static const char offline[] = "/sys/devices/system/memory/soft_offline_page";
-	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
 	unsigned long frames[8];
 	struct reader r = { 0 };
 	char saved[32], text[32];
@@ -728,8 +739,8 @@ static void offline_parked(void)
 
 	if (access(offline, W_OK))
 		return;
-	read_file(stale_ms, saved, sizeof(saved));
-	write_file(stale_ms, "60000");
+	read_file(STALE_MS, saved, sizeof(saved));
+	write_file(STALE_MS, "60000");
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
@@ -746,7 +757,7 @@ static void offline_parked(void)
 	atomic_store(&r.stop, true);
 	pthread_join(r.thread, NULL);
 	munmap((void *)r.map, SIZE);
-	write_file(stale_ms, saved);
+	write_file(STALE_MS, saved);
 	tap_result(!failed, "luf_stale offline: %d of 8 parked frames were not found",
 		   failed);
 }
@@ -757,13 +768,12 @@ static void offline_parked(void)
  */
 static void look_at_time(void)
 {
-	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
 	long parked, in_meminfo, in_node, left, flushes, later;
 	struct reader r = { 0 };
 	char saved[32];
 
-	read_file(stale_ms, saved, sizeof(saved));
-	write_file(stale_ms, "60000");
+	read_file(STALE_MS, saved, sizeof(saved));
+	write_file(STALE_MS, "60000");
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
@@ -787,7 +797,7 @@ static void look_at_time(void)
 		   parked, in_meminfo, in_node, left);
 
 	flushes = vm_counter("luf_drain_stale");
-	write_file(stale_ms, "100");
+	write_file(STALE_MS, "100");
 	usleep(300000);
 	left = vm_counter("nr_luf_parked");
 	flushes = vm_counter("luf_drain_stale") - flushes;
@@ -803,7 +813,7 @@ static void look_at_time(void)
 	tap_result(flushes == later,
 		   "luf_stale idle: %ld flushes while nothing was owed", later - flushes);
 	munmap((void *)r.map, SIZE);
-	write_file(stale_ms, saved);
+	write_file(STALE_MS, saved);
 }
 
 /* By how much MemAvailable is more than what is free, in kB. */
@@ -816,7 +826,6 @@ static long not_free_but_available(void)
 /* Parked pages are memory that can be had, and the kernel's report of memory has them. */
 static void look_at_reports(void)
 {
-	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
 	long parked, available;
 	char saved[32], line[1024];
 	bool reported = false;
@@ -824,8 +833,8 @@ static void look_at_reports(void)
 	int kmsg;
 	void *map;
 
-	read_file(stale_ms, saved, sizeof(saved));
-	write_file(stale_ms, "60000");
+	read_file(STALE_MS, saved, sizeof(saved));
+	write_file(STALE_MS, "60000");
 	fill_file(path, OLD);
 	map = map_file(path, MAP_SHARED);
 	for (int i = 0; i < 10; i++) {
@@ -856,7 +865,101 @@ static void look_at_reports(void)
 		   "luf_stale available: %ld pages parked, %ld kB more available",
 		   parked, available);
 	munmap(map, SIZE);
-	write_file(stale_ms, saved);
+	write_file(STALE_MS, saved);
+}
+
+/* --- What comes back from swap ------------------------------------------------- */
+
+/* PM_SWAP of /proc/self/pagemap. */
+static bool is_swapped(const volatile void *address)
+{
+	return pagemap_entry(address) >> 62 & 1;
+}
+
+static void *map_swapped(void)
+{
+	uint64_t *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		die("mmap");
+	madvise(map, SIZE, MADV_NOHUGEPAGE);
+	for (unsigned long i = 0; i < SIZE / 8; i++)
+		map[i] = OLD;
+	if (madvise(map, SIZE, MADV_PAGEOUT))
+		die("MADV_PAGEOUT");
+	return map;
+}
+
+enum back { BY_READ, BY_SWAPOFF, NOT_YET };
+
+/*
+ * What is in swap comes back in the window of other pages. Returns by how much
+ * luf_write_fault rose: when it was read, or when something private was written to
+ * after it came back by swapoff, or did not yet. -1: nothing was swapped out, or owed.
+ */
+static long come_back(enum back how)
+{
+	volatile uint64_t *anon, *private, *map;
+	long faults = -1;
+
+	if (swapon(RAM_DISK, 0))
+		die("swapon");
+	anon = map_swapped();
+	private = map_file(other_path, MAP_PRIVATE);
+	map = map_file(path, MAP_SHARED);
+	touch_on_other_cpu((void *)map);
+	if (pageout((void *)map, "luf_park") >= PAGES / 2 && is_swapped(anon)) {
+		if (how == BY_SWAPOFF && swapoff(RAM_DISK))
+			die("swapoff");
+		faults = vm_counter("luf_write_fault");
+		if (how == BY_READ)
+			(void)*anon;
+		else
+			*private = NEW;
+		faults = vm_counter("luf_write_fault") - faults;
+	}
+	munmap((void *)map, SIZE);
+	munmap((void *)private, SIZE);
+	munmap((void *)anon, SIZE);
+	swapoff(RAM_DISK);
+	return faults;
+}
+
+/*
+ * In swap's place there may have been a page that a CPU still reads: who maps it for
+ * writing flushes, and swapoff, who maps it read-only, for whoever writes later.
+ */
+static void come_back_in_window(void)
+{
+	long found[NOT_YET + 1] = { 0 }, tried[NOT_YET + 1] = { 0 };
+	char saved[32];
+
+	if (!make_ram_swap(4 * SIZE)) {
+		tap_skip("an empty " RAM_DISK, "luf_stale swap");
+		return;
+	}
+	read_file(STALE_MS, saved, sizeof(saved));
+	write_file(STALE_MS, "60000");
+	fill_file(path, OLD);
+	fill_file(other_path, NEW);
+	for (int i = 0; i < rounds; i++)
+		for (enum back how = BY_READ; how <= NOT_YET; how++) {
+			long faults = come_back(how);
+
+			if (faults < 0)
+				continue;
+			found[how] += faults;
+			tried[how]++;
+		}
+	write_file(STALE_MS, saved);
+	tap_result(tried[BY_READ] && found[BY_READ] == tried[BY_READ],
+		   "luf_stale swap in: %ld flushes for %ld pages",
+		   found[BY_READ], tried[BY_READ]);
+	tap_result(tried[BY_SWAPOFF] && !found[BY_SWAPOFF] &&
+		   tried[NOT_YET] && found[NOT_YET] == tried[NOT_YET],
+		   "luf_stale swapoff: %ld of %ld times a flush was still owed after it, %ld of %ld without",
+		   found[BY_SWAPOFF], tried[BY_SWAPOFF], found[NOT_YET], tried[NOT_YET]);
 }
 
 int main(int argc, char **argv)
@@ -910,6 +1013,8 @@ int main(int argc, char **argv)
 		drain_own();
 	if (wanted("kept"))
 		keep_and_free();
+	if (wanted("swap in"))
+		come_back_in_window();
 	if (wanted("after an atomic write"))
 		write_atomically();
 	if (*only)

@@ -16,7 +16,6 @@
 #define QUELL_RMAP_H
 
 #include <dirent.h>
-#include <linux/fs.h>
 #include <linux/loop.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -44,8 +43,6 @@
 #define MAX_ORDER_PAGES	512
 #define HUGE		(2UL << 20)
 #define SWAP_MB		32UL
-#define RAM_DISK	"/dev/ram0"
-#define SWAP_MAGIC	"SWAPSPACE2"
 #define CGROUP_ROOT	"/sys/fs/cgroup/"
 
 #ifndef MADV_PAGEOUT
@@ -269,18 +266,6 @@ static inline void forget_swap(struct swap_device *swap)
 	*swap = (struct swap_device){ .fd = -1 };
 }
 
-static inline void make_swap(int fd, unsigned long bytes)
-{
-	static char page[PAGE];
-	uint32_t head[] = { 1, bytes / PAGE - 1, 0 };
-
-	memset(page, 0, PAGE);
-	memcpy(page + 1024, head, sizeof(head));
-	memcpy(page + PAGE - 10, SWAP_MAGIC, 10);
-	if (pwrite(fd, page, PAGE, 0) != (ssize_t)PAGE)
-		die("cannot write a swap header");
-}
-
 static inline bool find_loop(struct swap_device *swap)
 {
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), memory, number;
@@ -312,33 +297,10 @@ static inline bool find_loop(struct swap_device *swap)
 	return !number;
 }
 
-/* Only a RAM disk that nobody uses, and that holds nothing. */
 static inline bool find_ram(struct swap_device *swap)
 {
-	char head[PAGE];
-	uint64_t bytes;
-	int fd;
-
 	snprintf(swap->path, sizeof(swap->path), RAM_DISK);
-	fd = open(RAM_DISK, O_RDWR | O_EXCL | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	if (ioctl(fd, BLKGETSIZE64, &bytes) || bytes < SWAP_MB << 20 ||
-	    read(fd, head, PAGE) != (ssize_t)PAGE) {
-		close(fd);
-		return false;
-	}
-	if (memcmp(head + PAGE - 10, SWAP_MAGIC, 10))
-		for (unsigned long i = 0; i < PAGE; i++)
-			if (head[i]) {
-				close(fd);
-				return false;
-			}
-	make_swap(fd, bytes);
-	fsync(fd);
-	/* It would be busy. */
-	close(fd);
-	return true;
+	return make_ram_swap(SWAP_MB << 20);
 }
 
 /* False if it cannot be switched off, or has not been. */

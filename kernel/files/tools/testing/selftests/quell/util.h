@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests in this folder share: TAP output, /proc/vmstat, the switches,
- * and a mapped file of PAGES pages. Include after _GNU_SOURCE.
+ * What the tests in this folder share: TAP output, /proc/vmstat, the switches, a
+ * mapped file of PAGES pages, and a RAM disk to swap to. Include after _GNU_SOURCE.
  */
 #ifndef QUELL_UTIL_H
 #define QUELL_UTIL_H
@@ -32,6 +32,9 @@
 #define PAGES	64
 #define PAGE	4096UL
 #define SIZE	(PAGES * PAGE)
+
+#define RAM_DISK	"/dev/ram0"
+#define SWAP_MAGIC	"SWAPSPACE2"
 
 static int tap_count, tap_failed;
 
@@ -111,21 +114,26 @@ static inline void tap_result(bool ok, const char *fmt, ...)
 		exit(1);
 }
 
-/* A counter of /proc/vmstat; -1 if there is none of that name. */
-static inline long vm_counter(const char *name)
+/* A counter of a file like /proc/vmstat; -1 if there is none of that name. */
+static inline long counter_in(const char *path, const char *name)
 {
-	FILE *f = fopen("/proc/vmstat", "r");
+	FILE *f = fopen(path, "r");
 	char line[128], key[64];
 	long value, found = -1;
 
 	if (!f)
-		die("/proc/vmstat");
+		die(path);
 	while (found < 0 && fgets(line, sizeof(line), f))
 		if (sscanf(line, "%63s %ld", key, &value) == 2 &&
 		    !strcmp(key, name))
 			found = value;
 	fclose(f);
 	return found;
+}
+
+static inline long vm_counter(const char *name)
+{
+	return counter_in("/proc/vmstat", name);
 }
 
 static inline void pin(int cpu)
@@ -197,6 +205,48 @@ static inline long pageout(void *map, const char *counter)
 	if (madvise(map, SIZE, MADV_PAGEOUT))
 		die("MADV_PAGEOUT");
 	return vm_counter(counter) - before;
+}
+
+static inline void make_swap(int fd, unsigned long bytes)
+{
+	static char page[PAGE];
+	uint32_t head[] = { 1, bytes / PAGE - 1, 0 };
+
+	memset(page, 0, PAGE);
+	memcpy(page + 1024, head, sizeof(head));
+	memcpy(page + PAGE - 10, SWAP_MAGIC, 10);
+	if (pwrite(fd, page, PAGE, 0) != (ssize_t)PAGE)
+		die("cannot write a swap header");
+}
+
+/*
+ * Make RAM_DISK fit for swapon(): only if nobody uses it, it holds nothing, and it has
+ * @least bytes.
+ */
+static inline bool make_ram_swap(unsigned long least)
+{
+	int fd = open(RAM_DISK, O_RDWR | O_EXCL | O_CLOEXEC);
+	bool empty = true;
+	char head[PAGE];
+	off_t bytes;
+
+	if (fd < 0)
+		return false;
+	bytes = lseek(fd, 0, SEEK_END);
+	if (bytes < (off_t)least || pread(fd, head, PAGE, 0) != (ssize_t)PAGE) {
+		close(fd);
+		return false;
+	}
+	if (memcmp(head + PAGE - 10, SWAP_MAGIC, 10))
+		for (unsigned long i = 0; i < PAGE; i++)
+			empty &= !head[i];
+	if (empty) {
+		make_swap(fd, bytes);
+		fsync(fd);
+	}
+	/* It would be busy. */
+	close(fd);
+	return empty;
 }
 
 #endif /* QUELL_UTIL_H */
