@@ -24,6 +24,10 @@
  * requests meet at a CPU that is neither's only where there are three CPUs. Any
  * kernel has to pass; one that acknowledges flushes early, and has that switched on,
  * must also show that it did, in early_ack_sent of /proc/vmstat.
+ *
+ * Then two mappings of one file in huge pages (hugetlb), so large that they share a
+ * page table. Who loses such a table may see it freed by the other one, so these
+ * flushes must not be acknowledged early, while those of a table of its own are.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -32,6 +36,10 @@
 #include <sys/wait.h>
 
 #include "util.h"
+
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB	(21U << 26)
+#endif
 
 #define WORDS		(PAGE / 8)
 #define MAX_PAGES	100
@@ -395,6 +403,173 @@ static void run(struct totals *totals, enum op op, enum who who,
 		   merged);
 }
 
+/* --- Page tables that hugetlb shares --------------------------------------------- */
+
+#define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+#define HUGE		(2UL << 20)
+#define HUGE_PAGES	4		/* of each mapping, that are used */
+#define TABLE		(512 * HUGE)	/* what a table of huge pages maps */
+
+struct shared {
+	char *mine, *other;		/* two mappings of the same */
+	int fd;
+	atomic_ulong gone;		/* the round in which mine was unmapped, or 0 */
+	atomic_ulong passes, stale;
+	atomic_int next;
+	atomic_bool stop;
+};
+
+static char huge_pool[32];
+
+static void restore_huge_pool(void)
+{
+	write_file(HUGE_POOL, huge_pool);
+}
+
+/* Is what only the other mapping has touched in mine? Then it is one table. */
+static bool is_shared(const struct shared *s)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+	off_t at = (uintptr_t)(s->mine + (HUGE_PAGES - 1) * HUGE) / PAGE * 8;
+	uint64_t entry = 0;
+
+	if (fd < 0 || pread(fd, &entry, 8, at) != 8)
+		die("/proc/self/pagemap");
+	close(fd);
+	return entry >> 63;
+}
+
+static void touch_huge(char *map, int pages)
+{
+	for (int i = 0; i < pages; i++)
+		(void)*(volatile char *)(map + i * HUGE);
+}
+
+static void map_huge(const struct shared *s, char *at)
+{
+	if (mmap(at, TABLE, PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_FIXED | MAP_NORESERVE, s->fd, 0) == MAP_FAILED)
+		die("mmap of huge pages");
+}
+
+/* A pass ends at a fault, where mine is gone. */
+static void *watch_huge(void *arg)
+{
+	struct shared *s = arg;
+	sigjmp_buf jump;
+
+	pin(cpus[1 + atomic_fetch_add(&s->next, 1)]);
+	sigsetjmp(jump, 1);
+	fault_jump = &jump;
+	while (!atomic_load(&s->stop)) {
+		unsigned long gone = atomic_load(&s->gone);
+
+		atomic_fetch_add(&s->passes, 1);
+		touch_huge(s->mine, HUGE_PAGES - 1);
+		/* It was gone before and after. */
+		if (gone && gone == atomic_load(&s->gone))
+			atomic_fetch_add(&s->stale, 1);
+	}
+	fault_jump = NULL;
+	return NULL;
+}
+
+/* Longer than let_pass(): who sleeps in a fault gets no interrupt. */
+static void wait_for_pass(struct shared *s)
+{
+	unsigned long until = atomic_load(&s->passes) + 2 * (nr_cpus - 1);
+
+	for (int i = 0; i < 1000 * PATIENCE && atomic_load(&s->passes) < until; i++)
+		__builtin_ia32_pause();
+}
+
+static void lose_huge(struct shared *s, bool unmap, unsigned long rounds)
+{
+	for (unsigned long n = 1; n <= rounds; n++) {
+		touch_huge(s->mine, HUGE_PAGES - 1);
+		wait_for_pass(s);
+		if (!unmap) {
+			if (madvise(s->mine, TABLE, MADV_DONTNEED))
+				die("MADV_DONTNEED");
+			continue;
+		}
+		if (munmap(s->mine, TABLE))
+			die("munmap");
+		atomic_store(&s->gone, n);
+		wait_for_pass(s);
+		atomic_store(&s->gone, 0);
+		map_huge(s, s->mine);
+	}
+}
+
+/* @early: are flushes that may be acknowledged early to be expected? */
+static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
+		     unsigned long rounds)
+{
+	pthread_t watcher[MAX_CPUS];
+	long sent;
+
+	atomic_store(&s->stop, false);
+	atomic_store(&s->stale, 0);
+	atomic_store(&s->next, 0);
+	for (int i = 1; i < nr_cpus; i++)
+		if (pthread_create(&watcher[i], NULL, watch_huge, s))
+			die("pthread_create");
+	sent = vm_counter("early_ack_sent");
+	lose_huge(s, unmap, rounds);
+	sent = vm_counter("early_ack_sent") - sent;
+	atomic_store(&s->stop, true);
+	for (int i = 1; i < nr_cpus; i++)
+		pthread_join(watcher[i], NULL);
+	/* Others may flush something meanwhile, and a watcher not be there always. */
+	tap_result(!atomic_load(&s->stale) && (early ? sent > (long)rounds / 4 :
+					       sent <= (long)rounds / 8),
+		   "early_ack %s: %lu rounds, %lu stale, %ld sent", what, rounds,
+		   atomic_load(&s->stale), sent);
+}
+
+static void run_shared(unsigned long rounds, bool early)
+{
+	static const char name[] = "early_ack of a shared page table of hugetlb";
+	struct shared s = { 0 };
+	char *space, more[32];
+
+	s.fd = memfd_create("huge", MFD_HUGETLB | MFD_HUGE_2MB | MFD_CLOEXEC);
+	if (s.fd < 0 || access(HUGE_POOL, W_OK))
+		return tap_skip("hugetlb, and root", name);
+	read_file(HUGE_POOL, huge_pool, sizeof(huge_pool));
+	atexit(restore_huge_pool);
+	snprintf(more, sizeof(more), "%ld", atol(huge_pool) + HUGE_PAGES);
+	write_file(HUGE_POOL, more);
+	read_file(HUGE_POOL, more, sizeof(more));
+	if (atol(more) < atol(huge_pool) + HUGE_PAGES)
+		return tap_skip("memory for huge pages", name);
+
+	space = mmap(NULL, 3 * TABLE, PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (space == MAP_FAILED || ftruncate(s.fd, TABLE))
+		die("address space for huge pages");
+	s.mine = (char *)(((uintptr_t)space + TABLE - 1) & -TABLE);
+	s.other = s.mine + TABLE;
+	pin(cpus[0]);
+	map_huge(&s, s.mine);
+	if (early)
+		run_huge(&s, "of a page table of its own", false, true, rounds);
+	map_huge(&s, s.other);
+	touch_huge(s.mine, 1);
+	touch_huge(s.other, HUGE_PAGES);
+	if (is_shared(&s)) {
+		run_huge(&s, "dontneed of a shared page table", false, false, rounds);
+		run_huge(&s, "unmap of a shared page table", true, false, rounds);
+	} else {
+		tap_skip("CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING", name);
+	}
+	munmap(space, 3 * TABLE);
+	close(s.fd);
+}
+
+/* --- All of them ----------------------------------------------------------------- */
+
 static void find_cpus(void)
 {
 	cpu_set_t set;
@@ -432,5 +607,6 @@ int main(int argc, char **argv)
 	for (int op = 0; op < NR_OPS; op++)
 		for (int who = 0; who < NR_WHO; who++)
 			run(totals, op, who, rounds / (NR_OPS * NR_WHO), on[0] == '1');
+	run_shared(rounds / (NR_OPS * NR_WHO) + 20, on[0] == '1');
 	return tap_end();
 }
