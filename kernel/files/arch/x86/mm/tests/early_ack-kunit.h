@@ -5,6 +5,7 @@
  */
 #include <kunit/test.h>
 #include <linux/mman.h>
+#include <linux/stacktrace.h>
 #include <linux/uaccess.h>
 
 #define EARLY_ACK_TEXT	"text"
@@ -173,11 +174,61 @@ static void early_ack_owed_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, t.length, 0);
 }
 
+/* Two frames of a user's stack, as arch_stack_walk_user() expects them. */
+struct early_ack_frame {
+	unsigned long next;
+	unsigned long ret;
+};
+
+static bool early_ack_consume(void *cookie, unsigned long addr)
+{
+	unsigned long **at = cookie;
+
+	*(*at)++ = addr;
+	return true;
+}
+
+static void early_ack_walk(struct kunit *test, unsigned long stack, bool owed,
+			   unsigned int expected)
+{
+	const struct pt_regs regs = { .ip = 1, .sp = stack, .bp = stack };
+	unsigned long found[8] = { }, *at = found, i;
+
+	local_irq_disable();
+	this_cpu_write(early_ack_owed, owed);
+	arch_stack_walk_user(early_ack_consume, &at, &regs);
+	this_cpu_write(early_ack_owed, false);
+	local_irq_enable();
+
+	KUNIT_EXPECT_EQ(test, at - found, expected);
+	for (i = 0; i < expected; i++)
+		KUNIT_EXPECT_EQ(test, found[i], i + 1);
+}
+
+/* Only the first entry is in the registers. */
+static void early_ack_walk_test(struct kunit *test)
+{
+	struct early_ack_frame frames[2] = { { .ret = 2 }, { .ret = 3 } };
+	unsigned long stack;
+
+	stack = kunit_vm_mmap(test, NULL, 0, PAGE_SIZE, PROT_READ | PROT_WRITE,
+			      MAP_ANONYMOUS | MAP_PRIVATE, 0);
+	KUNIT_ASSERT_NE(test, stack, 0);
+	KUNIT_ASSERT_FALSE(test, IS_ERR_VALUE(stack));
+	frames[0].next = stack + sizeof(frames[0]);
+	KUNIT_ASSERT_EQ(test, copy_to_user((void __user *)stack, frames, sizeof(frames)),
+			0);
+
+	early_ack_walk(test, stack, false, 3);
+	early_ack_walk(test, stack, true, 1);
+}
+
 static struct kunit_case early_ack_cases[] = {
 	KUNIT_CASE(early_ack_travel_test),
 	KUNIT_CASE(early_ack_round_test),
 	KUNIT_CASE(early_ack_merge_test),
 	KUNIT_CASE(early_ack_owed_test),
+	KUNIT_CASE(early_ack_walk_test),
 	{}
 };
 
