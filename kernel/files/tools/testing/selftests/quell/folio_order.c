@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #include "util.h"
 #include "rmap.h"
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -621,6 +622,55 @@ static void test_threads(void)
 	}
 }
 
+static atomic_ulong filled[2];
+
+static void *fill_at_once(void *arg)
+{
+	unsigned long me = (uintptr_t)arg;
+
+	pin(me);
+	for (unsigned long i = 0; i < COUNT; i++) {
+		if (i % MOST == 0) {
+			atomic_store(&filled[me], i);
+			while (atomic_load(&filled[!me]) < i)
+				;
+		}
+		put(two_map, i);
+	}
+	atomic_store(&filled[me], COUNT);
+	return NULL;
+}
+
+/*
+ * Two threads fault on the same page at the same time: who comes second has a folio
+ * for nothing. If what was reserved for it were kept there would be no more large
+ * folios soon.
+ */
+static void test_races(void)
+{
+	unsigned long most;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		return skip("two CPUs");
+	for (int round = 0; round < 4; round++) {
+		pthread_t thread[2];
+
+		two_map = map_region(BIG);
+		atomic_store(&filled[0], 0);
+		atomic_store(&filled[1], 0);
+		for (unsigned long i = 0; i < 2; i++)
+			if (pthread_create(&thread[i], NULL, fill_at_once, (void *)i))
+				die("pthread_create");
+		for (int i = 0; i < 2; i++)
+			pthread_join(thread[i], NULL);
+		verify(two_map, 0, COUNT, true, "races");
+		munmap(two_map, BIG);
+		most = fill_new(256);
+		expect(most == MOST, "%d: a folio of %lu pages, %ld kB are unasked", round,
+		       most, unasked_kb());
+	}
+}
+
 /* --- What happens to large folios ---------------------------------------- */
 
 static void in_child(void (*func)(char *map), char *map)
@@ -811,6 +861,7 @@ static const struct test {
 	{ "counter", test_counter },
 	{ "learns", test_learns },
 	{ "threads", test_threads },
+	{ "races", test_races },
 	{ "fork", test_fork },
 	{ "mremap", test_mremap },
 	{ "partial unmap", test_partial_unmap },
