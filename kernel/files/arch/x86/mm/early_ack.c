@@ -158,11 +158,6 @@
  *  - Page table isolation: the user's half is flushed on the way back to user
  *    space, in stock, too: the call returns before that there. PCID, INVPCID: all
  *    in flush_tlb_func().
- *  - The local APIC: the end of the interrupt is told it after the handler and not
- *    before, as that may take longer than the flush where the APIC is emulated.
- *    Nothing else could be delivered meanwhile, as interrupts are off; what comes is
- *    pending. No function that is called across CPUs on bare metal fails to return;
- *    one that panics leaves its CPU without interrupts of that priority or less.
  *  - A virtual machine: a virtual CPU that is not scheduled in its window holds up
  *    nobody. When it goes on, it flushes.
  *  - Oops, panic: the same calls as in stock, under the same conditions.

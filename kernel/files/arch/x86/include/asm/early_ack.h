@@ -93,15 +93,6 @@ static inline void early_ack_put(struct early_ack_request *request,
 }
 
 /*
- * Shall a call function interrupt be ended at the local APIC by its handler's last
- * step? The sender does not wait for that, then. Asked once for each interrupt.
- */
-static inline bool early_ack_late_eoi(void)
-{
-	return static_branch_likely(&early_ack_key) && early_ack_native();
-}
-
-/*
  * The target: has the program had its turn since the last window? In stock it has, as
  * the sender has things to do after the flush; see A5.
  */
@@ -126,11 +117,6 @@ static inline void early_ack_end(const struct flush_tlb_info *info, u64 start)
 }
 
 #else
-
-static inline bool early_ack_late_eoi(void)
-{
-	return false;
-}
 
 static inline u64 early_ack_begin(const struct flush_tlb_info *info)
 {
