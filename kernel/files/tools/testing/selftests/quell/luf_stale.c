@@ -33,10 +33,11 @@
  * look whether folios that must not be parked are not, whether parked pages are
  * accounted for, and whether a window that nothing ends is closed in time.
  *
- * Some need what not every system has:
+ * One is run only where TEST names it, as it wants that nobody else has the window
+ * closed, and needs an empty RAM_DISK:
  *
- *	swap		an anonymous page comes back from swap, and by swapoff, in the
- *			window (an empty RAM_DISK)
+ *	swap in		an anonymous page comes back from swap, and by swapoff, in the
+ *			window
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -823,12 +824,21 @@ static long not_free_but_available(void)
 	       meminfo("/proc/meminfo", "MemFree");
 }
 
+static void park_some(void *map)
+{
+	for (int i = 0; i < 10; i++) {
+		touch_on_other_cpu(map);
+		put_all_on_lru();
+		pageout(map, "luf_park");
+	}
+}
+
 /* Parked pages are memory that can be had, and the kernel's report of memory has them. */
 static void look_at_reports(void)
 {
+	bool reported = false, right = false;
 	long parked, available;
 	char saved[32], line[1024];
-	bool reported = false;
 	ssize_t len;
 	int kmsg;
 	void *map;
@@ -837,14 +847,7 @@ static void look_at_reports(void)
 	write_file(STALE_MS, "60000");
 	fill_file(path, OLD);
 	map = map_file(path, MAP_SHARED);
-	for (int i = 0; i < 10; i++) {
-		touch_on_other_cpu(map);
-		put_all_on_lru();
-		pageout(map, "luf_park");
-	}
-
-	parked = vm_counter("nr_luf_parked");
-	available = not_free_but_available();
+	park_some(map);
 	kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
 	if (kmsg >= 0 && !access("/proc/sysrq-trigger", W_OK)) {
 		lseek(kmsg, 0, SEEK_END);
@@ -859,10 +862,16 @@ static void look_at_reports(void)
 	}
 	close(kmsg);
 
-	write_file(QUELL_SYSFS "luf/drain", "1");
-	available -= not_free_but_available();
-	tap_result(parked >= PAGES / 2 && labs(available - parked * 4) < parked,
-		   "luf_stale available: %ld pages parked, %ld kB more available",
+	/* Others read files meanwhile: a moment when few did. */
+	for (int i = 0; i < 5 && !right; i++) {
+		park_some(map);
+		parked = vm_counter("nr_luf_parked");
+		available = not_free_but_available();
+		write_file(QUELL_SYSFS "luf/drain", "1");
+		available -= not_free_but_available();
+		right = parked >= PAGES / 2 && labs(available - parked * 4) < parked;
+	}
+	tap_result(right, "luf_stale available: %ld pages parked, %ld kB more available",
 		   parked, available);
 	munmap(map, SIZE);
 	write_file(STALE_MS, saved);
@@ -896,12 +905,13 @@ enum back { BY_READ, BY_SWAPOFF, NOT_YET };
 /*
  * What is in swap comes back in the window of other pages. Returns by how much
  * luf_write_fault rose: when it was read, or when something private was written to
- * after it came back by swapoff, or did not yet. -1: nothing was swapped out, or owed.
+ * after it came back by swapoff, or did not yet. -1: nothing was swapped out, or owed,
+ * as when the page-out had to keep a page, and flushed.
  */
 static long come_back(enum back how)
 {
 	volatile uint64_t *anon, *private, *map;
-	long faults = -1;
+	long faults = -1, flushes;
 
 	if (swapon(RAM_DISK, 0))
 		die("swapon");
@@ -909,7 +919,9 @@ static long come_back(enum back how)
 	private = map_file(other_path, MAP_PRIVATE);
 	map = map_file(path, MAP_SHARED);
 	touch_on_other_cpu((void *)map);
-	if (pageout((void *)map, "luf_park") >= PAGES / 2 && is_swapped(anon)) {
+	flushes = vm_counter("luf_flush") + vm_counter("luf_kept_flush");
+	if (pageout((void *)map, "luf_park") >= PAGES / 2 && is_swapped(anon) &&
+	    vm_counter("luf_flush") + vm_counter("luf_kept_flush") == flushes) {
 		if (how == BY_SWAPOFF && swapoff(RAM_DISK))
 			die("swapoff");
 		faults = vm_counter("luf_write_fault");
@@ -945,8 +957,10 @@ static void come_back_in_window(void)
 	fill_file(other_path, NEW);
 	for (int i = 0; i < rounds; i++)
 		for (enum back how = BY_READ; how <= NOT_YET; how++) {
-			long faults = come_back(how);
+			long faults = -1;
 
+			for (int i = 0; i < 10 && faults < 0; i++)
+				faults = come_back(how);
 			if (faults < 0)
 				continue;
 			found[how] += faults;
@@ -1013,7 +1027,7 @@ int main(int argc, char **argv)
 		drain_own();
 	if (wanted("kept"))
 		keep_and_free();
-	if (wanted("swap in"))
+	if (*only && wanted("swap in"))
 		come_back_in_window();
 	if (wanted("after an atomic write"))
 		write_atomically();
