@@ -149,15 +149,13 @@ def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         _count(tally, f"luf_stale on {name}", guest)
 
 
-def _by_themselves(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """What ends with the OOM killer, whom nobody else may meet, and what nobody may disturb."""
-    programs = selftests(temp)
-    for name, *words in (("luf_migrate", "1", "oom"), ("luf_stale", "5", "swap in")):
-        guest = machine.run_script(
-            image, [str(programs[name]), measure.DATA_DIR, *words], data=temp / "disk.ext4",
-            nodes=(256 * machine.MIB,) * 2, timeout=300, cache=cache,
-        )  # fmt: skip
-        _count(tally, name, guest)
+def _by_itself(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """What nobody may disturb."""
+    words = [str(selftests(temp)["luf_stale"]), measure.DATA_DIR, "5", "swap in"]
+    guest = machine.run_script(
+        image, words, data=temp / "disk.ext4", nodes=(256 * machine.MIB,) * 2, timeout=300, cache=cache
+    )
+    _count(tally, "luf_stale", guest)
 
 
 def _large_folios(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
@@ -409,7 +407,7 @@ def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]
         folder = Path(temp)
         parts: list[Callable[[], None]] = [
             lambda: _selftests(tally, kernel.image, folder, cache),
-            lambda: _by_themselves(tally, kernel.image, folder, cache),
+            lambda: _by_itself(tally, kernel.image, folder, cache),
             lambda: _file_systems(tally, kernel.image, folder, cache),
             lambda: _excluded(tally, kernel.image, folder, cache),
             lambda: _large_folios(tally, kernel.image, folder, cache),
