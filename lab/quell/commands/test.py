@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run every check, part after part: lab, report, checkpatch, export, w1, models, kunit, vm.
+"""Run the checks, part after part: lab, report, checkpatch, export, w1, models, kunit, vm.
 
 lab is the lab's own tests and types, report the page of ./quell report in a
 browser, checkpatch and w1 the kernel part's style and warnings, export the series
@@ -7,9 +7,9 @@ of ./quell export applied with git am, models its protocol checked with spin,
 kunit its unit tests in a VM, vm what only booted kernels show. Only where they are
 named, or with --full: torture, the selftests and lazy unmap flush under attack on
 the debug kernel; mutants, the same with each deliberate fault of that kernel,
-which has to be caught; selftests, Linux's own, whose results have to be the same on stock and on
-Quell; builds, in which Quell is compiled in many configurations, without a
-warning that stock does not have; stress, stress-ng's memory stressors on both;
+which has to be caught; selftests, Linux's own, whose results have to be the same
+on stock and on Quell; builds, in which Quell is compiled in many configurations,
+without a warning that stock does not have; stress, stress-ng's memory stressors on both;
 faults, failing allocations, disks, CPUs, memory and power under load; programs,
 databases, git and gcc under memory pressure on both; deb, the packages of ./quell
 deb, built twice, compared, installed and booted; sanitizers, kernels that look

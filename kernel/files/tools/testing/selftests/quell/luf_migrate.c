@@ -96,19 +96,6 @@ static long move(volatile void *map, int node)
 	return vm_counter("luf_migrate") - before;
 }
 
-static void *map_anon(void)
-{
-	uint64_t *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (map == MAP_FAILED)
-		die("mmap");
-	madvise(map, SIZE, MADV_NOHUGEPAGE);
-	for (unsigned long i = 0; i < SIZE / 8; i++)
-		map[i] = OLD;
-	return map;
-}
-
 static void *map_old_file(void)
 {
 	fill_file(path, OLD);
@@ -117,7 +104,7 @@ static void *map_old_file(void)
 
 static void *map_forked(void)
 {
-	void *map = map_anon();
+	void *map = map_anon(OLD);
 	pid_t child = fork();
 
 	if (child < 0)
@@ -132,7 +119,7 @@ static pid_t sleeper;
 
 static void *map_shared_with_child(void)
 {
-	void *map = map_anon();
+	void *map = map_anon(OLD);
 
 	sleeper = fork();
 	if (sleeper < 0)
@@ -146,7 +133,7 @@ static void *map_shared_with_child(void)
 
 static void *map_protected(void)
 {
-	void *map = map_anon();
+	void *map = map_anon(OLD);
 
 	if (mprotect(map, SIZE, PROT_READ))
 		die("mprotect");

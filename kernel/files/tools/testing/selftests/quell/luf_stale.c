@@ -887,14 +887,8 @@ static bool is_swapped(const volatile void *address)
 
 static void *map_swapped(void)
 {
-	uint64_t *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *map = map_anon(OLD);
 
-	if (map == MAP_FAILED)
-		die("mmap");
-	madvise(map, SIZE, MADV_NOHUGEPAGE);
-	for (unsigned long i = 0; i < SIZE / 8; i++)
-		map[i] = OLD;
 	if (madvise(map, SIZE, MADV_PAGEOUT))
 		die("MADV_PAGEOUT");
 	return map;

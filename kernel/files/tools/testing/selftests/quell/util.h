@@ -177,6 +177,20 @@ static inline void *map_file(const char *name, int flags)
 	return map;
 }
 
+/* Anonymous memory of PAGES pages, single ones, whose words are all @value. */
+static inline void *map_anon(uint64_t value)
+{
+	uint64_t *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		die("mmap");
+	madvise(map, SIZE, MADV_NOHUGEPAGE);
+	for (unsigned long i = 0; i < SIZE / 8; i++)
+		map[i] = value;
+	return map;
+}
+
 /* Touch the mapping on another CPU, as what is only local is never deferred. */
 static inline void *touch_thread(void *arg)
 {
