@@ -80,28 +80,39 @@
  * side, and it adds up; when the bound has refused many allocations, a *recount*
  * walks the page tables, under the mmap lock for reading:
  *
- *	busy = 1; wait for an RCU grace period
- *	a0 = added
+ *	take the mmap lock
+ *	epoch++; a0 = added
  *	under each page table lock: count clean anonymous PTEs, drop the tokens
+ *	release the mmap lock; wait for an RCU grace period
  *	unasked = counted + added - a0
- *	busy = 0
  *
  * "added" is the sum of all charges there ever were, and is raised before "unasked"
  * and before the PTEs are set, under the page table lock. A page that is unasked in the
  * end was counted, or its PTE was set behind the walker's back: then it is in added -
- * a0. It may be in both: the safe side. mremap(), fork and munmap() are kept out by the
- * mmap lock. While busy is set nobody takes off a charge (the grace period is for
- * those who have not seen it; they hold a page table lock, which is an RCU reader),
- * so unasked only grows, and the last step is a cmpxchg() of it. No token is left of a
- * folio whose charge was forgotten: those that the walker saw were dropped; those set
- * behind its back are in "added"; a folio that was not mapped when the walker passed
- * was being migrated (the token is dropped at the migration entry) or was swapped out
- * (the token was overwritten by the swap entry). The walk is given up when somebody
- * waits for the mmap lock: then unasked stays as it was, which still is an upper bound.
+ * a0. It may be in both: the safe side. mremap() and fork are kept out by the mmap
+ * lock.
  *
- * fork: the child maps what the parent maps, so it gets the parent's charges, once
- * all page tables were copied. A token is worth one charge in each of them; who
- * drops it leaves the other one's in place until a recount.
+ * What is not counted must not be taken off later either. A token is stamped with the
+ * process's *epoch* when the folio is allocated, and is worth nothing in another one:
+ *
+ * - Stamped before the recount: dead, whether the walker saw it or not. It did not see
+ *   what a munmap() that began before is still zapping, as that holds the mmap lock for
+ *   reading only by then, and its VMAs are out of the tree. The grace period is for
+ *   those who compared the epochs before; they hold a page table lock, which is an RCU
+ *   reader.
+ * - Stamped since: its VMA was in the tree then, and is until the mmap lock is
+ *   released. So the walker saw it, and has dropped it, or its PTEs were set behind the
+ *   walker's back: then it is in added - a0. If it was not mapped when the walker
+ *   passed, then it was being migrated (the token is dropped at the migration entry),
+ *   or was swapped out (the swap entry is written over it).
+ *
+ * The walk is given up when somebody waits for the mmap lock: then unasked stays as it
+ * was, which still is an upper bound.
+ *
+ * fork: the child maps what the parent maps, so it gets the parent's charges and its
+ * epoch, once all page tables were copied. A token is worth one charge in each of
+ * them, until a recount of theirs; who drops it leaves the other one's in place.
+ * Nobody sees a token with a later epoch than he had when he was forked, but his own.
  *
  * Not seen as asked for are writes that do not go through the process's page table:
  * of devices, and of a guest of KVM; and MAP_POPULATE, which writes nothing. Such
@@ -124,6 +135,7 @@
  * each CPU.
  */
 #include <linux/atomic.h>
+#include <linux/bitfield.h>
 #include <linux/bitops.h>
 #include <linux/gfp.h>
 #include <linux/init.h>
@@ -307,17 +319,16 @@ static bool folio_order_fits(unsigned long unasked, unsigned long rss,
 /* folio->private: a charge, of so many pages, of a folio that had this order. */
 #define TOKEN			BIT(BITS_PER_LONG - 1)
 #define TOKEN_UNUSED		BIT(BITS_PER_LONG - 2)	/* held against the VMA */
-#define TOKEN_ORDER_SHIFT	16
-#define TOKEN_CHARGE		(BIT(TOKEN_ORDER_SHIFT) - 1)
+/* Enough for a recount per millisecond for eight years. */
+#define TOKEN_EPOCH		GENMASK(BITS_PER_LONG - 3, 24)
+#define TOKEN_ORDER		GENMASK(23, 16)
+#define TOKEN_CHARGE		GENMASK(15, 0)
 
-static unsigned long token_make(unsigned int order, unsigned int charge)
+static unsigned long token_make(unsigned long epoch, unsigned int order,
+				unsigned int charge)
 {
-	return TOKEN | (unsigned long)order << TOKEN_ORDER_SHIFT | charge;
-}
-
-static unsigned int token_order(unsigned long token)
-{
-	return (token >> TOKEN_ORDER_SHIFT) & 0xff;
+	return TOKEN | FIELD_PREP(TOKEN_EPOCH, epoch) | FIELD_PREP(TOKEN_ORDER, order) |
+	       charge;
 }
 
 static unsigned long folio_token(struct folio *folio)
@@ -363,8 +374,8 @@ static void folio_order_settle(struct mm_struct *mm, struct folio *folio,
 	unsigned long new = 0;
 
 	/* That of a folio that was split is for the other pieces as well. */
-	if (charge >= was || token_order(token) != folio_order(folio) ||
-	    READ_ONCE(mm->folio_order.busy))
+	if (charge >= was || FIELD_GET(TOKEN_ORDER, token) != folio_order(folio) ||
+	    FIELD_GET(TOKEN_EPOCH, token) != READ_ONCE(mm->folio_order.epoch))
 		return;
 	if (charge)
 		new = (token & ~TOKEN_CHARGE) | charge;
@@ -459,6 +470,7 @@ void folio_order_dup(struct mm_struct *mm, struct mm_struct *oldmm)
 			atomic_long_read(&oldmm->folio_order.unasked));
 	atomic_long_set(&mm->folio_order.reserved, 0);
 	atomic_long_set(&mm->folio_order.added, 0);
+	mm->folio_order.epoch = READ_ONCE(oldmm->folio_order.epoch);
 	mm->folio_order.refused = 0;
 	mm->folio_order.busy = 0;
 }
@@ -596,28 +608,31 @@ static void folio_order_recount(struct folio_order_recount *recount)
 {
 	struct mm_struct *mm = recount->mm;
 	long a0, old, new;
+	int err;
 
-	/* busy is set; those who have not seen that are done now. */
-	synchronize_rcu();
 	mmap_read_lock(mm);
+	/* Nobody else does this: see folio_order_refused(). */
+	WRITE_ONCE(mm->folio_order.epoch, mm->folio_order.epoch + 1);
+	/* Whoever stamps with that adds his charge after this, or before a0 is read. */
+	smp_mb();
 	a0 = atomic_long_read(&mm->folio_order.added);
 	/* A charge is in a0, or its PTEs are set after the walker came by. */
 	smp_mb();
-	if (!walk_page_range(mm, 0, -1, &folio_order_recount_ops, recount)) {
-		old = atomic_long_read(&mm->folio_order.unasked);
-		do {
-			/* Pairs with smp_mb__after_atomic() where both are raised. */
-			smp_mb();
-			new = recount->unasked +
-			      atomic_long_read(&mm->folio_order.added) - a0;
-			/* That there are no more is known already. */
-			new = min(new, old);
-		} while (!atomic_long_try_cmpxchg(&mm->folio_order.unasked, &old,
-						  new));
-		count_vm_event(FOLIO_ORDER_RECOUNT);
-	}
-	/* Before fork, which takes over unasked. */
+	err = walk_page_range(mm, 0, -1, &folio_order_recount_ops, recount);
 	mmap_read_unlock(mm);
+	if (err)
+		return;
+	/* Those who have not seen the new epoch are done now. */
+	synchronize_rcu();
+	old = atomic_long_read(&mm->folio_order.unasked);
+	do {
+		/* Pairs with smp_mb__after_atomic() where both are raised. */
+		smp_mb();
+		new = recount->unasked + atomic_long_read(&mm->folio_order.added) - a0;
+		/* That there are no more is known already. */
+		new = min(new, old);
+	} while (!atomic_long_try_cmpxchg(&mm->folio_order.unasked, &old, new));
+	count_vm_event(FOLIO_ORDER_RECOUNT);
 }
 
 static void folio_order_recount_work(struct work_struct *work)
@@ -629,7 +644,7 @@ static void folio_order_recount_work(struct work_struct *work)
 	if (mmget_not_zero(mm)) {
 		folio_order_recount(recount);
 		WRITE_ONCE(mm->folio_order.refused, 0);
-		/* After the new number: nobody takes off a charge before. */
+		/* After the new number: one at a time. */
 		smp_store_release(&mm->folio_order.busy, 0);
 		mmput(mm);
 	}
@@ -893,7 +908,8 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 		}
 		if (folio && !mem_cgroup_charge(folio, mm, gfp)) {
 			if (charge)
-				folio->private = (void *)token_make(order, charge);
+				folio->private = (void *)token_make(
+					READ_ONCE(mm->folio_order.epoch), order, charge);
 			folio_throttle_swaprate(folio, gfp);
 			folio_zero_user(folio, vmf->address);
 			return folio;

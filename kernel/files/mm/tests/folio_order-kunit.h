@@ -566,7 +566,8 @@ static void charge_map(struct kunit *test, unsigned int at)
 
 	t->folio = folio_alloc(GFP_KERNEL, CHARGE_ORDER);
 	KUNIT_ASSERT_NOT_NULL(test, t->folio);
-	t->folio->private = (void *)token_make(CHARGE_ORDER, CHARGE_PAGES - 1);
+	t->folio->private = (void *)token_make(t->mm->folio_order.epoch, CHARGE_ORDER,
+					       CHARGE_PAGES - 1);
 	KUNIT_EXPECT_TRUE(test, folio_order_reserve(t->mm, CHARGE_PAGES - 1));
 
 	entry = pte_mkdirty(mk_pte(&t->folio->page, PAGE_SHARED));
@@ -651,13 +652,8 @@ static void folio_order_settle_test(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, charge_inspect(t));
 	KUNIT_EXPECT_EQ(test, charge_unasked(t), CHARGE_PAGES - 10);
 
-	/* Not during a recount. */
 	for (; i < CHARGE_PAGES; i++)
 		charge_write(t, i);
-	t->mm->folio_order.busy = 1;
-	charge_inspect(t);
-	KUNIT_EXPECT_EQ(test, charge_unasked(t), CHARGE_PAGES - 10);
-	t->mm->folio_order.busy = 0;
 	charge_inspect(t);
 	KUNIT_EXPECT_EQ(test, charge_unasked(t), 0);
 	KUNIT_EXPECT_EQ(test, folio_token(t->folio), 0UL);
@@ -687,6 +683,32 @@ static void folio_order_zap_test(struct kunit *test)
 	t->folio->private = NULL;
 }
 
+/*
+ * A recount has forgotten the charge, seen the folio or not: what another one has
+ * counted since must not be taken off for it.
+ */
+static void folio_order_epoch_test(struct kunit *test)
+{
+	struct charge_test *t = test->priv;
+	unsigned int i;
+
+	charge_map(test, 0);
+	t->mm->folio_order.epoch++;
+	for (i = 0; i < CHARGE_PAGES; i++)
+		charge_write(t, i);
+	charge_inspect(t);
+	KUNIT_EXPECT_EQ(test, charge_unasked(t), CHARGE_PAGES - 1);
+	charge_unmap(t, 0, CHARGE_PAGES);
+	KUNIT_EXPECT_EQ(test, charge_unasked(t), CHARGE_PAGES - 1);
+	folio_put(t->folio);
+
+	/* Those of the new epoch are worth what they were. */
+	charge_map(test, 0);
+	KUNIT_EXPECT_EQ(test, charge_unasked(t), 2 * (CHARGE_PAGES - 1));
+	charge_unmap(t, 0, CHARGE_PAGES);
+	KUNIT_EXPECT_EQ(test, charge_unasked(t), CHARGE_PAGES - 1);
+}
+
 /* A recount finds what is there, and drops the token. */
 static void folio_order_count_test(struct kunit *test)
 {
@@ -712,10 +734,10 @@ static void folio_order_count_test(struct kunit *test)
 	charge_unmap(t, 0, CHARGE_PAGES);
 
 	/* That of a larger folio that was split is not this one's. */
-	t->folio->private = (void *)token_make(CHARGE_ORDER + 1, 3);
+	t->folio->private = (void *)token_make(0, CHARGE_ORDER + 1, 3);
 	folio_order_settle(t->mm, t->folio, folio_token(t->folio), 0);
 	KUNIT_EXPECT_EQ(test, folio_token(t->folio),
-			token_make(CHARGE_ORDER + 1, 3));
+			token_make(0, CHARGE_ORDER + 1, 3));
 	t->folio->private = NULL;
 }
 
@@ -740,6 +762,7 @@ static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(folio_order_allowed_test),
 	KUNIT_CASE(folio_order_set_ptes_test),
 	KUNIT_CASE(folio_order_settle_test),
+	KUNIT_CASE(folio_order_epoch_test),
 	KUNIT_CASE(folio_order_zap_test),
 	KUNIT_CASE(folio_order_count_test),
 	{}
