@@ -32,6 +32,12 @@ def test_tap_counts_every_kind() -> None:
     assert skipped == ["other"]
 
 
+def test_tap_says_why() -> None:
+    text = "ok 1 a\n# of a\nnot ok 2 b c\n#   1 of 2\n#   and more\nok 3 d\n# of d\n1..3\n"
+    assert vm.tap_comments(text, "b c") == "#   1 of 2\n#   and more"
+    assert vm.tap_comments(text, "the test ended early") == ""
+
+
 def test_tap_that_breaks_off_has_failed() -> None:
     assert vm.read_tap("ok 1 a\n")[1] == ["the test ended early, after 1 results"]
     assert vm.read_tap("ok 1 a\n1..2\n")[1] == ["2 results were planned, 1 came"]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from quell import build, machine, measure, source, ui, workload
 from quell.checks import Case, CheckResult, steps
-from quell.checks.vm import BRD, XFS, read_tap, selftests
+from quell.checks.vm import BRD, XFS, read_tap, selftests, tap_comments
 from quell.errors import QuellError
 from quell.paths import Cache
 
@@ -270,7 +270,9 @@ def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     passed, failed, _ = read_tap(guest.stdout)
-    problems = [*outcome.problems, *failed]
+    problems = [*outcome.problems]
+    for test in failed:
+        problems += [test, *tap_comments(guest.stdout, test).splitlines()]
     if problems or guest.exit_code:
         return False, f"not ok: {name}\n" + "\n".join(f"  {text}" for text in problems)
     return True, f"{name}: {len(passed)} tests passed on the debug kernel"

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from quell import build, machine, measure, prereq, proc, source, tree, workload
@@ -86,6 +87,16 @@ def read_tap(text: str) -> tuple[list[str], list[str], list[str]]:
     return found
 
 
+def tap_comments(text: str, name: str) -> str:
+    """What a TAP stream says of the test ``name``: the comments after its result."""
+    lines = text.splitlines()
+    results = [number for number, line in enumerate(lines) if (hit := _TAP.match(line)) and hit[2] == name]
+    if not results:
+        return ""
+    after = lines[results[0] + 1 :]
+    return "\n".join(takewhile(lambda line: line.startswith("#"), after))
+
+
 def selftests(folder: Path) -> dict[str, Path]:
     """The selftests by name, compiled into ``folder``."""
     built = {}
@@ -102,7 +113,8 @@ def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
     tally.cases += [Case(f"{name}: {test}") for test in passed]
     tally.cases += [Case(f"{name}: {test}", "skipped") for test in skipped]
     for test in failed:
-        tally.check(False, f"{name}: {test}", guest.stderr)
+        why = (tap_comments(guest.stdout, test), guest.stderr.strip())
+        tally.check(False, f"{name}: {test}", "\n".join(filter(None, why)))
     if guest.exit_code and not failed:
         tally.check(False, f"{name} exited with {guest.exit_code}", guest.stderr)
 
