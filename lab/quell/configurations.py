@@ -29,6 +29,8 @@ ARCHES = {
     "x86_64": Arch("x86"),
     "i386": Arch("x86"),
     "arm64": Arch("arm64", "aarch64-linux-gnu-", "gcc-aarch64-linux-gnu"),
+    # Has no batched flush.
+    "s390": Arch("s390", "s390x-linux-gnu-", "gcc-s390x-linux-gnu"),
 }
 
 # Little more than what all mechanisms need: the whole of it compiles and links in minutes.
@@ -184,6 +186,8 @@ CONFIGURATIONS = (
     Configuration("arm64-off", "def", {"QUELL": "n"}, "arm64"),
     Configuration("arm64", "def", {"QUELL": "y"}, "arm64", sparse=True),
     Configuration("arm64-small", "small", {"QUELL": "y"}, "arm64", link=True),
+    Configuration("s390-off", "def", {"QUELL": "n"}, "s390"),
+    Configuration("s390", "def", {"QUELL": "y"}, "s390"),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quell import placement, tree
+from quell import configurations, placement, tree
 from quell.errors import QuellError
 
 TABLE = "hooks.toml"
@@ -66,6 +66,8 @@ class Evidence:
             there = f'"{name}"' in (self.lab / f"checks/{kind}.py").read_text()
         elif kind == "build":
             there = self._built(name, hunk)
+        elif kind == "calls":
+            there = _called(name, hunk)
         elif kind == "open":
             there = True
         elif check is None:
@@ -103,13 +105,43 @@ class Evidence:
         return (self.workloads / name / "workload.toml").is_file()
 
     def _built(self, name: str, hunk: placement.Hunk) -> bool:
-        """Quell uses it elsewhere; a hunk that is no #include or Makefile line has it itself."""
+        """Quell uses it elsewhere; a hunk that is no #include or Makefile line has it itself,
+
+        or continues the line that has it.
+        """
         word = re.compile(rf"\b{re.escape(name)}\b")
-        own = "\n".join(hunk.added)
+        own = "\n".join([*hunk.added, *(line for line in hunk.old if line.endswith(","))])
         if not word.search(own) and not re.search(r"#include|^obj-", own, re.M):
             return False
         others = ["\n".join(other.added) for _, _, other in self.hunks if other is not hunk]
         return any(word.search(text) for text in [*others, *self._files("").values()])
+
+
+def _called(name: str, hunk: placement.Hunk) -> bool:
+    """A configuration that there is, any function, and a function that the hunk calls."""
+    words = name.split()
+    known = {one.name for one in configurations.CONFIGURATIONS}
+    return len(words) == 3 and words[0] in known and f"{words[2]}(" in "\n".join(hunk.added)
+
+
+@dataclass(frozen=True)
+class Call:
+    """In the object ``path``, the compiled ``function`` has to call ``callee``."""
+
+    path: str
+    function: str
+    callee: str
+
+
+def calls(kernel: Path, configuration: str) -> list[Call]:
+    """What the table says of calls in this configuration."""
+    found = []
+    for entry in entries((kernel / TABLE).read_text()):
+        for what in entry.shown_by:
+            kind, *words = what.split()
+            if kind == "calls" and words[:1] == [configuration]:
+                found.append(Call(entry.path.removesuffix(".c") + ".o", *words[1:]))
+    return found
 
 
 def entries(text: str) -> list[Entry]:

@@ -51,6 +51,8 @@ def own(tmp_path: Path) -> Path:
         ("hooks.toml", '["vm btrfs"]', '["vm jfs"]', "there is no vm jfs"),
         ("hooks.toml", '["vm btrfs"]', '["export btrfs"]', "there is no export btrfs"),
         ("hooks.toml", '["vm btrfs"]', '["magic btrfs"]', "is of no known kind"),
+        ("hooks.toml", '"calls files xfs_fs_map_blocks', '"calls file xfs_fs_map_blocks', "there is no calls file"),
+        ("hooks.toml", 'xfs_fs_map_blocks luf_exclude', 'xfs_fs_map_blocks luf_drain', "there is no calls files"),
         ("hooks.toml", '["vm btrfs"]', '["vm"]', "names nothing"),
         ("hooks.toml", '["build parked_folios"]', '["build shrink_folio_list"]', "there is no build"),
         ("hooks.toml", '["workload reclaim-large"]', '["workload x"]', "there is no workload x"),

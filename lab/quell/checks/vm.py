@@ -39,13 +39,14 @@ _ROUNDS = {"early_ack": ("4000",)}
 # Shootdowns in the long form, after each of which others look for an old translation.
 _FULL_ROUNDS = 10**7
 # mount(8) would keep the loop device open for writing, and no kernel has to mount it then.
-_MAKE = "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount $(losetup -f --show $I) $M"
+_MAKE = "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount $O $(losetup -f --show $I) $M"
 _WRITABLE = _MAKE + "; $T $M $N"
 _READ_ONLY = (
     "mkdir /dev/shm/src; $T --make /dev/shm/src; %s >/dev/null;"
     " mount -r $(losetup -f -r --show $I) $M; $T $M"
 )
 _FILE_SYSTEMS = {
+    "ext4 with quotas": "O='-o usrquota'; " + _WRITABLE % "ext4" + " quota",
     "xfs": _WRITABLE % "xfs",
     "btrfs": _WRITABLE % "btrfs",
     "f2fs": _WRITABLE % "f2fs",
@@ -151,7 +152,7 @@ def _mounted(program: Path, script: str, rounds: str = "") -> str:
 
 
 def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """luf_stale on every file system that opted in, but for ext4: see above."""
+    """luf_stale on every file system that opted in; of ext4 only what the above cannot have."""
     prereq.ensure(prereq.FILE_SYSTEMS)
     program = selftests(temp)["luf_stale"]
     for name, script in _FILE_SYSTEMS.items():
@@ -166,6 +167,16 @@ def _by_itself(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     words = [str(selftests(temp)["luf_stale"]), measure.DATA_DIR, "5", "swap in"]
     guest = machine.run_script(
         image, words, data=temp / "disk.ext4", nodes=(256 * machine.MIB,) * 2, timeout=300, cache=cache
+    )
+    _count(tally, "luf_stale", guest)
+
+
+def _cma(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """luf_stale beside a CMA area from which page cache comes first: more than half of the memory."""
+    prereq.ensure(prereq.FILE_SYSTEMS)
+    script = _mounted(selftests(temp)["luf_stale"], _FILE_SYSTEMS["xfs"] + " CMA", "3")
+    guest = machine.run_script(
+        image, script, memory="512M", append=["cma=288M"], timeout=300, cache=cache
     )
     _count(tally, "luf_stale", guest)
 
@@ -422,6 +433,7 @@ def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]
             lambda: _by_itself(tally, kernel.image, folder, cache),
             lambda: _file_systems(tally, kernel.image, folder, cache),
             lambda: _excluded(tally, kernel.image, folder, cache),
+            lambda: _cma(tally, kernel.image, folder, cache),
             lambda: _large_folios(tally, kernel.image, folder, cache),
             lambda: _mapped_read(tally, kernel.image, cache),
             lambda: _surroundings(tally, kernel.image, cache),

@@ -146,9 +146,10 @@ static long unasked_kb(void)
 	return number_in("/proc/self/status", "AnonUnasked:");
 }
 
-/* Of the mapping at @map: what was never written, as the page table has it. */
-static long clean_kb(const char *map)
+/* What smaps has as @name of the mapping at @map. */
+static long kb_of(const char *map, const char *name)
 {
+	size_t len = strlen(name);
 	FILE *f = fopen("/proc/self/smaps", "r");
 	unsigned long start, end;
 	bool here = false;
@@ -160,11 +161,18 @@ static long clean_kb(const char *map)
 	while (fgets(line, sizeof(line), f)) {
 		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
 			here = start <= (uintptr_t)map && (uintptr_t)map < end;
-		else if (here && sscanf(line, "Private_Clean: %ld", &kb) == 1)
+		else if (here && !strncmp(line, name, len) &&
+			 sscanf(line + len, ": %ld", &kb) == 1)
 			sum += kb;
 	}
 	fclose(f);
 	return sum;
+}
+
+/* What was never written, as the page table has it. */
+static long clean_kb(const char *map)
+{
+	return kb_of(map, "Private_Clean");
 }
 
 /* Fill a region in one go: how many pages does the largest folio have? */
@@ -727,6 +735,52 @@ static void test_fork(void)
 	expect(unasked_kb() <= 1024, "%ld kB are unasked", unasked_kb());
 }
 
+/* Refused so often that a recount is wanted, and has to come: after a second at most. */
+static void child_recounts(char *map)
+{
+	long before;
+
+	/* The parent's is over by then. */
+	usleep(100000);
+	before = vm_counter("folio_order_recount");
+	for (int round = 0; round < 100; round++) {
+		for (unsigned long i = 0; i + 64 <= COUNT; i += 64)
+			fill(map, i, i + 33);
+		if (vm_counter("folio_order_recount") != before)
+			return;
+		madvise(map, BIG, MADV_DONTNEED);
+		usleep(10000);
+	}
+	expect(false, "a child's pages are not recounted");
+}
+
+/*
+ * What the parent's recount is at, or what it has reserved, is nothing that the child
+ * has: it would never have a recount of its own.
+ */
+static void test_fork_recount(void)
+{
+	long recounts = 0, bound = 0;
+
+	for (int round = 0; round < 10; round++) {
+		char *map = map_region(BIG), *own = map_region(BIG);
+
+		/* A recount begins after so many refusals, or is over again by then. */
+		for (unsigned long i = 0; i + 64 <= COUNT; i += 64) {
+			fill(map, i, i + 33);
+			if (vm_counter("folio_order_recount") != recounts) {
+				recounts = vm_counter("folio_order_recount");
+				bound = vm_counter("folio_order_bound");
+			}
+			if (vm_counter("folio_order_bound") - bound > 64 + (long)i / 32)
+				break;
+		}
+		in_child(child_recounts, own);
+		munmap(map, BIG);
+		munmap(own, BIG);
+	}
+}
+
 static void test_mremap(void)
 {
 	char *map = map_region(BIG), *to = map_region(BIG);
@@ -807,6 +861,40 @@ static void test_free_lazily(void)
 	verify(map, 3, 4, true, "written after MADV_FREE");
 }
 
+/* kB of the mapping at @map that MADV_FREE may take away. */
+static void child_frees(char *map)
+{
+	long kb;
+
+	if (madvise(map, MOST * PAGE, MADV_FREE))
+		die("MADV_FREE");
+	drain_lru();
+	kb = kb_of(map, "LazyFree");
+	expect(!kb, "%ld kB of the parent's may be taken away", kb);
+}
+
+/*
+ * Who has pinned a page may write to it through no PTE. Reclaim of what one process
+ * frees so would ask the other's PTE whether there is anything to lose, and of what was
+ * never asked for that is clean.
+ */
+static void test_free_after_fork(void)
+{
+	char *map = map_region(BIG);
+	long kb;
+
+	fill(map, 0, 33);
+	expect(folio_pages_at(map + 32 * PAGE) == MOST, "the folio has %u pages",
+	       folio_pages_at(map + 32 * PAGE));
+	in_child(child_frees, map + 32 * PAGE);
+	/* What nobody else has is freed. */
+	if (madvise(map + 32 * PAGE, MOST * PAGE, MADV_FREE))
+		die("MADV_FREE");
+	drain_lru();
+	kb = kb_of(map, "LazyFree");
+	expect(kb == MOST * 4, "%ld kB may be taken away of %d", kb, MOST * 4);
+}
+
 static void test_limit(void)
 {
 	char path[256];
@@ -863,10 +951,12 @@ static const struct test {
 	{ "threads", test_threads },
 	{ "races", test_races },
 	{ "fork", test_fork },
+	{ "fork beside recounts", test_fork_recount },
 	{ "mremap", test_mremap },
 	{ "partial unmap", test_partial_unmap },
 	{ "swap", test_swap },
 	{ "MADV_FREE", test_free_lazily },
+	{ "MADV_FREE after fork", test_free_after_fork },
 	{ "limit", test_limit },
 };
 

@@ -33,11 +33,15 @@
  * look whether folios that must not be parked are not, whether parked pages are
  * accounted for, and whether a window that nothing ends is closed in time.
  *
- * One is run only where TEST names it, as it wants that nobody else has the window
- * closed, and needs an empty RAM_DISK:
+ * Some are run only where TEST names them, for what they need, and as the first one
+ * wants that nobody else has the window closed:
  *
  *	swap in		an anonymous page comes back from swap, and by swapoff, in the
- *			window
+ *			window (an empty RAM_DISK)
+ *	quota		the file becomes a quota file (ext4, mounted with usrquota)
+ *	CMA		all pages of a CMA area are wanted, and are parked, or mapped and
+ *			so parked meanwhile (cma= of more than half of the memory, and
+ *			CONFIG_CMA_DEBUGFS)
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -47,6 +51,7 @@
 #include <sys/uio.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/quota.h>
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/sysmacros.h>
@@ -60,6 +65,7 @@
 #define EXT4_IOC_SWAP_BOOT	_IO('f', 17)
 #define F2FS_IOC_START_ATOMIC_WRITE	_IO(0xf5, 1)
 #define F2FS_IOC_COMMIT_ATOMIC_WRITE	_IO(0xf5, 2)
+#define QFMT_VFS_V1	4
 
 #define OLD	0x01d01d01d01d01d0UL
 #define NEW	0x4e3e4e3e4e3e4e3eUL
@@ -634,7 +640,14 @@ static void try_to_park(const char *name, const char *file, bool writer,
 		close(fd);
 }
 
-#define FAIL	"/sys/kernel/debug/fail_make_request/"
+#define DEBUGFS	"/sys/kernel/debug/"
+#define FAIL	DEBUGFS "fail_make_request/"
+
+static void mount_debugfs(void)
+{
+	if (access(DEBUGFS "sleep_time", R_OK))
+		mount("debugfs", DEBUGFS, "debugfs", 0, NULL);
+}
 
 /*
  * The page cache has then what the disk has not, and reading the page again would
@@ -647,8 +660,7 @@ static void fail_a_write(void)
 	bool failed;
 	int fd;
 
-	if (access(FAIL, R_OK))
-		mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	mount_debugfs();
 	fd = open(path, O_RDWR);
 	if (fd < 0 || fstat(fd, &st))
 		die(path);
@@ -970,6 +982,155 @@ static void come_back_in_window(void)
 		   found[BY_SWAPOFF], tried[BY_SWAPOFF], found[NOT_YET], tried[NOT_YET]);
 }
 
+/* --- A quota file ---------------------------------------------------------------- */
+
+/* Of the file system that @file is on. */
+static bool find_device(const char *file, char *device, int size)
+{
+	char link[64], target[256];
+	struct stat st;
+	ssize_t len;
+
+	if (stat(file, &st))
+		return false;
+	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(st.st_dev),
+		 minor(st.st_dev));
+	len = readlink(link, target, sizeof(target) - 1);
+	if (len < 0)
+		return false;
+	target[len] = '\0';
+	snprintf(device, size, "/dev/%s", strrchr(target, '/') + 1);
+	return true;
+}
+
+/* The kernel writes to it from then on, without write access. */
+static void switch_quota_on(void)
+{
+	/* struct v2_disk_dqheader and v2_disk_dqinfo of version 1: two blocks, no users. */
+	static const uint32_t head[] = { 0xd9c01f11, 1, 604800, 604800, 0, 2, 0, 0 };
+	char device[64], saved[32];
+	long parked = 0, flushes;
+	void *map;
+	int fd, err;
+
+	if (!find_device(path, device, sizeof(device))) {
+		tap_skip("a disk", "luf_stale quota");
+		return;
+	}
+	fill_file(path, 0);
+	fd = open(path, O_RDWR);
+	if (fd < 0 || pwrite(fd, head, sizeof(head), 0) != sizeof(head) || fsync(fd))
+		die(path);
+	close(fd);
+	read_file(STALE_MS, saved, sizeof(saved));
+	write_file(STALE_MS, "60000");
+	map = map_file(path, MAP_SHARED);
+	for (int i = 0; i < 5 && parked < PAGES / 2; i++) {
+		touch_on_other_cpu(map);
+		parked += pageout(map, "luf_park");
+	}
+	flushes = vm_counter("luf_write_access");
+	err = quotactl(QCMD(Q_QUOTAON, USRQUOTA), device, QFMT_VFS_V1, path);
+	flushes = vm_counter("luf_write_access") - flushes;
+	if (!err)
+		quotactl(QCMD(Q_QUOTAOFF, USRQUOTA), device, 0, NULL);
+	tap_result(!err && parked >= PAGES / 2 && flushes == 1,
+		   "luf_stale quota: %ld pages parked, %ld flushes, error %d",
+		   parked, flushes, err);
+	write_file(STALE_MS, saved);
+	munmap(map, SIZE);
+	unlink(path);
+	fill_file(path, OLD);
+}
+
+/* --- CMA ------------------------------------------------------------------------- */
+
+#define CMA	DEBUGFS "cma/reserved/"
+
+static unsigned long cma_number(const char *file)
+{
+	char text[32];
+
+	read_file(file, text, sizeof(text));
+	return strtoul(text, NULL, 0);
+}
+
+/* Take every page of the area, and give all back. */
+static bool take_area(unsigned long nr)
+{
+	int fd = open(CMA "alloc", O_WRONLY), len;
+	char text[32];
+	bool ok;
+
+	if (fd < 0)
+		die(CMA "alloc");
+	len = snprintf(text, sizeof(text), "%lu", nr);
+	ok = write(fd, text, len) == len;
+	close(fd);
+	if (ok)
+		write_file(CMA "free", text);
+	return ok;
+}
+
+/* The file in one piece, in large folios where there are some. */
+static void fill_at_once(void)
+{
+	static uint64_t content[SIZE / 8];
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	for (unsigned long i = 0; i < SIZE / 8; i++)
+		content[i] = OLD;
+	if (fd < 0 || write(fd, content, SIZE) != (ssize_t)SIZE || fsync(fd) || close(fd))
+		die(path);
+}
+
+/* Parked pages of the area are found, and so are those that this parks itself. */
+static void take_cma(bool park)
+{
+	unsigned long start, nr, inside = 0;
+	long parked = 0, drains = 0;
+	int tried = 0, failed = 0;
+	char saved[32];
+
+	mount_debugfs();
+	if (access(CMA "alloc", W_OK)) {
+		tap_skip("cma= and CONFIG_CMA_DEBUGFS", "luf_stale CMA");
+		return;
+	}
+	start = cma_number(CMA "base_pfn");
+	nr = cma_number(CMA "count");
+	read_file(STALE_MS, saved, sizeof(saved));
+	write_file(STALE_MS, "60000");
+	for (int i = 0; i < rounds; i++) {
+		long before = vm_counter("luf_park"), other;
+		void *map;
+
+		/* Nobody else is in it then, and it is where memory comes from next. */
+		if (!take_area(nr))
+			continue;
+		tried++;
+		fill_at_once();
+		map = map_file(path, MAP_SHARED);
+		touch_on_other_cpu(map);
+		for (unsigned long at = 0; at < SIZE; at += PAGE)
+			inside += frame_of((char *)map + at) - start < nr;
+		if (park)
+			pageout(map, "luf_park");
+		other = vm_counter("luf_drain_other");
+		failed += !take_area(nr);
+		drains += vm_counter("luf_drain_other") - other;
+		parked += vm_counter("luf_park") - before;
+		munmap(map, SIZE);
+		write_file(QUELL_SYSFS "luf/drain", "1");
+	}
+	write_file(STALE_MS, saved);
+	tap_result(tried && !failed && drains >= tried && parked >= tried * PAGES / 2 &&
+		   inside >= (unsigned long)tried * PAGES / 2,
+		   "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld parked, %ld drains",
+		   park ? "parked before" : "parked meanwhile", failed, tried, inside,
+		   parked, drains);
+}
+
 int main(int argc, char **argv)
 {
 	struct sigaction fault = { .sa_handler = on_fault };
@@ -1023,8 +1184,15 @@ int main(int argc, char **argv)
 		keep_and_free();
 	if (*only && wanted("swap in"))
 		come_back_in_window();
+	if (*only && wanted("quota"))
+		switch_quota_on();
 	if (wanted("after an atomic write"))
 		write_atomically();
+	/* It takes long, and memory that is there for it. */
+	if (*only && wanted("CMA, parked before"))
+		take_cma(true);
+	if (*only && wanted("CMA, parked meanwhile"))
+		take_cma(false);
 	if (*only)
 		return tap_end();
 	fill_file(path, OLD);
