@@ -81,8 +81,9 @@
  * walks the page tables, under the mmap lock for reading:
  *
  *	take the mmap lock
- *	epoch++; a0 = added
- *	under each page table lock: count clean anonymous PTEs, drop the tokens
+ *	a0 = added
+ *	under each page table lock: count clean anonymous PTEs
+ *	epoch++
  *	release the mmap lock; wait for an RCU grace period
  *	unasked = counted + added - a0
  *
@@ -90,24 +91,25 @@
  * and before the PTEs are set, under the page table lock. A page that is unasked in the
  * end was counted, or its PTE was set behind the walker's back: then it is in added -
  * a0. It may be in both: the safe side. mremap() and fork are kept out by the mmap
- * lock.
+ * lock; UFFDIO_MOVE is not, and raises "added" for each page, under both page table
+ * locks.
  *
  * What is not counted must not be taken off later either. A token is stamped with the
- * process's *epoch* when the folio is allocated, and is worth nothing in another one:
+ * process's *epoch* when the folio is allocated, and is worth nothing in another one.
+ * So whatever was stamped before the end of the walk is dead, whether the walker saw
+ * it or not. It did not see what a munmap() that began before is still zapping, as that
+ * holds the mmap lock for reading only by then, and its VMAs are out of the tree. The
+ * grace period is for those who compared the epochs before; they hold a page table
+ * lock, which is an RCU reader. What they take off until then lowers the old number,
+ * and the new one does not depend on that. What is stamped since is charged since, so it
+ * is in added - a0.
  *
- * - Stamped before the recount: dead, whether the walker saw it or not. It did not see
- *   what a munmap() that began before is still zapping, as that holds the mmap lock for
- *   reading only by then, and its VMAs are out of the tree. The grace period is for
- *   those who compared the epochs before; they hold a page table lock, which is an RCU
- *   reader.
- * - Stamped since: its VMA was in the tree then, and is until the mmap lock is
- *   released. So the walker saw it, and has dropped it, or its PTEs were set behind the
- *   walker's back: then it is in added - a0. If it was not mapped when the walker
- *   passed, then it was being migrated (the token is dropped at the migration entry),
- *   or was swapped out (the swap entry is written over it).
+ * The walk is given up when somebody waits for the mmap lock: then all stays as it was,
+ * and unasked still is an upper bound.
  *
- * The walk is given up when somebody waits for the mmap lock: then unasked stays as it
- * was, which still is an upper bound.
+ * The bound is for what was not swapped out since. A recount finds no swapped pages, and
+ * when one is read again, others of a folio that still is in the swap cache are mapped
+ * with it, as swapoff maps all, for nobody's asking.
  *
  * fork: the child maps what the parent maps, so it gets the parent's charges and its
  * epoch, once all page tables were copied. A token is worth one charge in each of
@@ -496,19 +498,8 @@ struct folio_order_recount {
 	struct mm_struct *mm;
 	unsigned long unasked;		/* pages, so far */
 	unsigned long vma_unasked;	/* of folios with a token, in this VMA */
-	unsigned long vma_large;	/* pages of such folios */
+	unsigned long vma_large;	/* PTEs of such folios */
 };
-
-/* Forget the charge of @folio. Returns whether it had one. */
-static bool folio_order_forget(struct folio *folio)
-{
-	unsigned long token;
-
-	while ((token = folio_token(folio)))
-		if (folio_change_token(folio, token, 0))
-			return true;
-	return false;
-}
 
 /* Under the page table lock. */
 static void folio_order_count(struct folio_order_recount *recount,
@@ -536,12 +527,13 @@ static void folio_order_count(struct folio_order_recount *recount,
 	if (!folio || !folio_test_anon(folio) || folio_test_ksm(folio))
 		return;
 	if (folio_test_large(folio)) {
-		/* Lazily freed ones, too: their token must not outlive the charge. */
-		if (folio_order_forget(folio))
-			recount->vma_large += folio_nr_pages(folio);
-		recount->vma_unasked += clean;
-	} else if (!folio_test_swapbacked(folio) || folio_test_swapcache(folio)) {
-		/* It was freed lazily, or swapped out and read again. */
+		if (folio_token(folio)) {
+			recount->vma_large++;
+			recount->vma_unasked += clean;
+		}
+	} else if (!folio_test_swapbacked(folio) ||
+		   (folio_test_swapcache(folio) && !folio_test_dirty(folio))) {
+		/* Freed lazily, or swapped out and read again; dirty: not yet out. */
 		return;
 	}
 	recount->unasked += clean;
@@ -604,6 +596,7 @@ static const struct mm_walk_ops folio_order_recount_ops = {
 	.walk_lock	= PGWALK_RDLOCK,
 };
 
+/* Drops the reference that keeps @recount->mm's page tables. */
 static void folio_order_recount(struct folio_order_recount *recount)
 {
 	struct mm_struct *mm = recount->mm;
@@ -611,18 +604,19 @@ static void folio_order_recount(struct folio_order_recount *recount)
 	int err;
 
 	mmap_read_lock(mm);
-	/* Nobody else does this: see folio_order_refused(). */
-	WRITE_ONCE(mm->folio_order.epoch, mm->folio_order.epoch + 1);
-	/* Whoever stamps with that adds his charge after this, or before a0 is read. */
-	smp_mb();
 	a0 = atomic_long_read(&mm->folio_order.added);
 	/* A charge is in a0, or its PTEs are set after the walker came by. */
 	smp_mb();
 	err = walk_page_range(mm, 0, -1, &folio_order_recount_ops, recount);
+	/* Nobody else does this: see folio_order_refused(). */
+	if (!err)
+		WRITE_ONCE(mm->folio_order.epoch, mm->folio_order.epoch + 1);
 	mmap_read_unlock(mm);
+	mmput(mm);
 	if (err)
 		return;
-	/* Those who have not seen the new epoch are done now. */
+
+	/* Those who have not seen the new epoch are done then. */
 	synchronize_rcu();
 	old = atomic_long_read(&mm->folio_order.unasked);
 	do {
@@ -646,7 +640,6 @@ static void folio_order_recount_work(struct work_struct *work)
 		WRITE_ONCE(mm->folio_order.refused, 0);
 		/* After the new number: one at a time. */
 		smp_store_release(&mm->folio_order.busy, 0);
-		mmput(mm);
 	}
 	mmdrop(mm);
 	kfree(recount);
@@ -907,9 +900,11 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 			folio = NULL;
 		}
 		if (folio && !mem_cgroup_charge(folio, mm, gfp)) {
-			if (charge)
-				folio->private = (void *)token_make(
-					READ_ONCE(mm->folio_order.epoch), order, charge);
+			if (charge) {
+				unsigned long epoch = READ_ONCE(mm->folio_order.epoch);
+
+				folio->private = (void *)token_make(epoch, order, charge);
+			}
 			folio_throttle_swaprate(folio, gfp);
 			folio_zero_user(folio, vmf->address);
 			return folio;

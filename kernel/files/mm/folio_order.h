@@ -81,6 +81,15 @@ static inline bool folio_order_may_hide(struct folio *folio, pte_t pte)
 	return folio_test_large(folio) || !pte_dirty(pte);
 }
 
+/*
+ * A PTE of anonymous memory is about to be moved, under the page table locks of both
+ * places: maybe behind the back of a recount.
+ */
+static inline void folio_order_moved(struct mm_struct *mm)
+{
+	atomic_long_inc(&mm->folio_order.added);
+}
+
 /* Before @nr PTEs of a large folio are zapped. */
 static inline void folio_order_zap(struct mm_struct *mm, struct folio *folio,
 				   unsigned int nr)
@@ -115,6 +124,10 @@ static inline void folio_order_release(struct mm_struct *mm, struct folio *folio
 static inline bool folio_order_may_hide(struct folio *folio, pte_t pte)
 {
 	return false;
+}
+
+static inline void folio_order_moved(struct mm_struct *mm)
+{
 }
 
 static inline void folio_order_zap(struct mm_struct *mm, struct folio *folio,

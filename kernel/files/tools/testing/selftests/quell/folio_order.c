@@ -15,6 +15,8 @@
 #include "util.h"
 #include "rmap.h"
 #include <stdatomic.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -802,6 +804,116 @@ static void test_mremap(void)
 	expect(unasked_kb() >= before, "from %ld to %ld kB", before, unasked_kb());
 }
 
+/* linux/userfaultfd.h of 6.8 and later. */
+#ifndef UFFDIO_MOVE
+#define UFFD_FEATURE_MOVE	0x10000
+#define UFFDIO_MOVE		_IOWR(UFFDIO, 0x05, struct uffdio_move)
+struct uffdio_move {
+	uint64_t dst, src, len, mode;
+	int64_t move;
+};
+#endif
+
+static struct mover {
+	int fd;
+	char *low, *high;
+	atomic_bool stop;
+	long moved;
+} mover;
+
+/* What nobody asked for, page by page. */
+static void move_unasked(char *to, char *from)
+{
+	for (unsigned long i = 33; i < 48; i++) {
+		struct uffdio_move move = {
+			.dst = (uintptr_t)to + i * PAGE, .src = (uintptr_t)from + i * PAGE,
+			.len = PAGE,
+		};
+
+		mover.moved += !ioctl(mover.fd, UFFDIO_MOVE, &move);
+	}
+}
+
+static void *keep_moving(void *arg)
+{
+	(void)arg;
+	pin(1);
+	while (!atomic_load(&mover.stop)) {
+		move_unasked(mover.low, mover.high);
+		move_unasked(mover.high, mover.low);
+	}
+	return NULL;
+}
+
+static bool open_mover(void)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_MOVE };
+
+	mover.fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	return mover.fd >= 0 && !ioctl(mover.fd, UFFDIO_API, &api);
+}
+
+static void watch(char *map)
+{
+	struct uffdio_register reg = {
+		.range = { .start = (uintptr_t)map, .len = HUGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+
+	if (ioctl(mover.fd, UFFDIO_REGISTER, &reg))
+		die("UFFDIO_REGISTER");
+}
+
+/*
+ * UFFDIO_MOVE holds no lock that a recount waits for, and leaves clean what is clean: a
+ * page may go from where the recount has not been yet to where it has been.
+ */
+static void test_uffd_move(void)
+{
+	long recounts = vm_counter("folio_order_recount"), clean, kb;
+	char *own = map_region(BIG), *all = map_region(2 * BIG);
+	pthread_t thread;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		return skip("two CPUs");
+	if (!open_mover())
+		return skip("UFFDIO_MOVE");
+	pin(0);
+	mover.low = all;
+	mover.high = all + 2 * BIG - HUGE;
+	/* Of the last folio one page is asked for. */
+	fill(mover.high, 0, 33);
+	clean = clean_kb(all);
+	expect(clean > 0, "all pages were asked for");
+	/* Between them there is much for the recount to look at. */
+	if (madvise(all + HUGE, BIG, MADV_NOHUGEPAGE))
+		die("MADV_NOHUGEPAGE");
+	fill(all + HUGE, 0, BIG / PAGE);
+	/* Else the split of the folio would put the zero page where nothing was written. */
+	if (mlock2(mover.low, HUGE, MLOCK_ONFAULT) || mlock2(mover.high, HUGE, MLOCK_ONFAULT))
+		die("mlock2");
+	watch(mover.low);
+	watch(mover.high);
+	if (pthread_create(&thread, NULL, keep_moving, NULL))
+		die("pthread_create");
+	for (int round = 0; round < 20 && !said->bad; round++) {
+		/* For smaps they are dirty, as one page of the folio was when it was split. */
+		for (unsigned long i = 0; i + 64 <= COUNT; i += 64) {
+			fill(own, i, i + 33);
+			/* The other CPU is for the moving. */
+			usleep(100);
+			kb = unasked_kb();
+			expect(kb >= clean, "%d: %ld kB are clean, %ld unasked", round, clean, kb);
+		}
+		madvise(own, BIG, MADV_DONTNEED);
+	}
+	atomic_store(&mover.stop, true);
+	pthread_join(thread, NULL);
+	expect(vm_counter("folio_order_recount") > recounts, "no recount");
+	expect(mover.moved > 1000, "%ld pages were moved", mover.moved);
+	close(mover.fd);
+}
+
 static void test_partial_unmap(void)
 {
 	char *map = map_region(BIG);
@@ -953,6 +1065,7 @@ static const struct test {
 	{ "fork", test_fork },
 	{ "fork beside recounts", test_fork_recount },
 	{ "mremap", test_mremap },
+	{ "UFFDIO_MOVE", test_uffd_move },
 	{ "partial unmap", test_partial_unmap },
 	{ "swap", test_swap },
 	{ "MADV_FREE", test_free_lazily },
