@@ -45,10 +45,13 @@ quell-list:
 	@printf '%s\\n' $(foreach name,$(quell-names),$(or $(call quell-parts,$(name)),$(name)))
 """
 # Of Quell's own: sparse does not see the lock that pte_offset_map() and pte_offset_map_lock() take,
-# and says so of all of Linux's own users. By function, so that another one is looked at.
+# nor that what lock_cluster_or_swap_info() returns says which lock it took, and says so of all of
+# Linux's own users. By function, so that another one is looked at.
 _NOT_SEEN_BY_SPARSE = re.compile(
-    r"mm/folio_order\.c:.* context imbalance in"
+    r"(mm/folio_order\.c:.* context imbalance in"
     r" 'folio_order_(recount_pmd|alone|look|get)' - unexpected unlock"
+    r"|mm/swapfile\.c:.* context imbalance in"
+    r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )
 _WARNING = re.compile(r"^(?:\.\./)*([^\s:]+)(?::\d+)*: (?:fatal )?(?:warning|error): (.*)$")
 
