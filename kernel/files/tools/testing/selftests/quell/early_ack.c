@@ -429,14 +429,7 @@ static void restore_huge_pool(void)
 /* Is what only the other mapping has touched in mine? Then it is one table. */
 static bool is_shared(const struct shared *s)
 {
-	int fd = open("/proc/self/pagemap", O_RDONLY);
-	off_t at = (uintptr_t)(s->mine + (HUGE_PAGES - 1) * HUGE) / PAGE * 8;
-	uint64_t entry = 0;
-
-	if (fd < 0 || pread(fd, &entry, 8, at) != 8)
-		die("/proc/self/pagemap");
-	close(fd);
-	return entry >> 63;
+	return pagemap_at(s->mine + (HUGE_PAGES - 1) * HUGE) & PM_PRESENT;
 }
 
 static void touch_huge(char *map, int pages)

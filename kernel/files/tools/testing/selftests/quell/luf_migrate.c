@@ -423,15 +423,12 @@ static void take_node_1(void)
  */
 static void run_out_of_memory(void)
 {
-	static const char stale_ms[] = QUELL_SYSFS "luf/max_stale_ms";
 	long parked = 0, drains;
-	char saved[32];
 	pid_t child;
 	int status;
 	void *map;
 
-	read_file(stale_ms, saved, sizeof(saved));
-	write_file(stale_ms, "60000");
+	hold_windows();
 	child = fork();
 	if (child < 0)
 		die("fork");
@@ -448,7 +445,7 @@ static void run_out_of_memory(void)
 		usleep(10000);
 	} while (!waitpid(child, &status, WNOHANG));
 	drains = vm_counter("luf_drain_other") - drains;
-	write_file(stale_ms, saved);
+	release_windows();
 	munmap(map, SIZE);
 	tap_result(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL &&
 		   parked >= PAGES / 2 && drains > 0,

@@ -70,7 +70,6 @@
 #define OLD	0x01d01d01d01d01d0UL
 #define NEW	0x4e3e4e3e4e3e4e3eUL
 #define POISON	0xdeaddeaddeaddeadUL
-#define STALE_MS	QUELL_SYSFS "luf/max_stale_ms"
 /* How long the reader looks for stale data after the flag, in rounds. */
 #define LOOKS	2000
 #define REFILL	(32UL << 20)
@@ -723,22 +722,9 @@ static long meminfo(const char *file, const char *name)
 	return value;
 }
 
-static uint64_t pagemap_entry(const volatile void *address)
-{
-	int fd = open("/proc/self/pagemap", O_RDONLY);
-	uint64_t entry;
-
-	if (fd < 0 || pread(fd, &entry, sizeof(entry),
-			    (off_t)((unsigned long)address / PAGE * sizeof(entry))) !=
-		      sizeof(entry))
-		die("pagemap");
-	close(fd);
-	return entry;
-}
-
 static unsigned long frame_of(const volatile void *address)
 {
-	return pagemap_entry(address) & ((1UL << 55) - 1);
+	return PM_PFN(pagemap_at(address));
 }
 
 /* Who takes certain frames out of use finds them though they are parked. */
@@ -747,13 +733,12 @@ static void offline_parked(void)
 	static const char offline[] = "/sys/devices/system/memory/soft_offline_page";
 	unsigned long frames[8];
 	struct reader r = { 0 };
-	char saved[32], text[32];
+	char text[32];
 	int fd, failed = 0;
 
 	if (access(offline, W_OK))
 		return;
-	read_file(STALE_MS, saved, sizeof(saved));
-	write_file(STALE_MS, "60000");
+	hold_windows();
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
@@ -770,7 +755,7 @@ static void offline_parked(void)
 	atomic_store(&r.stop, true);
 	pthread_join(r.thread, NULL);
 	munmap((void *)r.map, SIZE);
-	write_file(STALE_MS, saved);
+	release_windows();
 	tap_result(!failed, "luf_stale offline: %d of 8 parked frames were not found",
 		   failed);
 }
@@ -783,10 +768,8 @@ static void look_at_time(void)
 {
 	long parked, in_meminfo, in_node, left, flushes, later;
 	struct reader r = { 0 };
-	char saved[32];
 
-	read_file(STALE_MS, saved, sizeof(saved));
-	write_file(STALE_MS, "60000");
+	hold_windows();
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
@@ -826,7 +809,7 @@ static void look_at_time(void)
 	tap_result(flushes == later,
 		   "luf_stale idle: %ld flushes while nothing was owed", later - flushes);
 	munmap((void *)r.map, SIZE);
-	write_file(STALE_MS, saved);
+	release_windows();
 }
 
 /* By how much MemAvailable is more than what is free, in kB. */
@@ -850,13 +833,12 @@ static void look_at_reports(void)
 {
 	bool reported = false, right = false;
 	long parked, available;
-	char saved[32], line[1024];
+	char line[1024];
 	ssize_t len;
 	int kmsg;
 	void *map;
 
-	read_file(STALE_MS, saved, sizeof(saved));
-	write_file(STALE_MS, "60000");
+	hold_windows();
 	fill_file(path, OLD);
 	map = map_file(path, MAP_SHARED);
 	park_some(map);
@@ -886,16 +868,10 @@ static void look_at_reports(void)
 	tap_result(right, "luf_stale available: %ld pages parked, %ld kB more available",
 		   parked, available);
 	munmap(map, SIZE);
-	write_file(STALE_MS, saved);
+	release_windows();
 }
 
 /* --- What comes back from swap ------------------------------------------------- */
-
-/* PM_SWAP of /proc/self/pagemap. */
-static bool is_swapped(const volatile void *address)
-{
-	return pagemap_entry(address) >> 62 & 1;
-}
 
 static void *map_swapped(void)
 {
@@ -926,7 +902,7 @@ static long come_back(enum back how)
 	map = map_file(path, MAP_SHARED);
 	touch_on_other_cpu((void *)map);
 	flushes = vm_counter("luf_flush") + vm_counter("luf_kept_flush");
-	if (pageout((void *)map, "luf_park") >= PAGES / 2 && is_swapped(anon) &&
+	if (pageout((void *)map, "luf_park") >= PAGES / 2 && (pagemap_at(anon) & PM_SWAP) &&
 	    vm_counter("luf_flush") + vm_counter("luf_kept_flush") == flushes) {
 		if (how == BY_SWAPOFF && swapoff(RAM_DISK))
 			die("swapoff");
@@ -951,14 +927,12 @@ static long come_back(enum back how)
 static void come_back_in_window(void)
 {
 	long found[NOT_YET + 1] = { 0 }, tried[NOT_YET + 1] = { 0 };
-	char saved[32];
 
 	if (!make_ram_swap(4 * SIZE)) {
 		tap_skip("an empty " RAM_DISK, "luf_stale swap");
 		return;
 	}
-	read_file(STALE_MS, saved, sizeof(saved));
-	write_file(STALE_MS, "60000");
+	hold_windows();
 	fill_file(path, OLD);
 	fill_file(other_path, NEW);
 	for (int i = 0; i < rounds; i++)
@@ -972,7 +946,7 @@ static void come_back_in_window(void)
 			found[how] += faults;
 			tried[how]++;
 		}
-	write_file(STALE_MS, saved);
+	release_windows();
 	tap_result(tried[BY_READ] && found[BY_READ] == tried[BY_READ],
 		   "luf_stale swap in: %ld flushes for %ld pages",
 		   found[BY_READ], tried[BY_READ]);
@@ -1008,7 +982,7 @@ static void switch_quota_on(void)
 {
 	/* struct v2_disk_dqheader and v2_disk_dqinfo of version 1: two blocks, no users. */
 	static const uint32_t head[] = { 0xd9c01f11, 1, 604800, 604800, 0, 2, 0, 0 };
-	char device[64], saved[32];
+	char device[64];
 	long parked = 0, flushes;
 	void *map;
 	int fd, err;
@@ -1022,8 +996,7 @@ static void switch_quota_on(void)
 	if (fd < 0 || pwrite(fd, head, sizeof(head), 0) != sizeof(head) || fsync(fd))
 		die(path);
 	close(fd);
-	read_file(STALE_MS, saved, sizeof(saved));
-	write_file(STALE_MS, "60000");
+	hold_windows();
 	map = map_file(path, MAP_SHARED);
 	for (int i = 0; i < 5 && parked < PAGES / 2; i++) {
 		touch_on_other_cpu(map);
@@ -1037,7 +1010,7 @@ static void switch_quota_on(void)
 	tap_result(!err && parked >= PAGES / 2 && flushes == 1,
 		   "luf_stale quota: %ld pages parked, %ld flushes, error %d",
 		   parked, flushes, err);
-	write_file(STALE_MS, saved);
+	release_windows();
 	munmap(map, SIZE);
 	unlink(path);
 	fill_file(path, OLD);
@@ -1090,7 +1063,6 @@ static void take_cma(bool park)
 	unsigned long start, nr, inside = 0;
 	long parked = 0, drains = 0;
 	int tried = 0, failed = 0;
-	char saved[32];
 
 	mount_debugfs();
 	if (access(CMA "alloc", W_OK)) {
@@ -1099,8 +1071,7 @@ static void take_cma(bool park)
 	}
 	start = cma_number(CMA "base_pfn");
 	nr = cma_number(CMA "count");
-	read_file(STALE_MS, saved, sizeof(saved));
-	write_file(STALE_MS, "60000");
+	hold_windows();
 	for (int i = 0; i < rounds; i++) {
 		long before = vm_counter("luf_park"), other;
 		void *map;
@@ -1123,7 +1094,7 @@ static void take_cma(bool park)
 		munmap(map, SIZE);
 		write_file(QUELL_SYSFS "luf/drain", "1");
 	}
-	write_file(STALE_MS, saved);
+	release_windows();
 	tap_result(tried && !failed && drains >= tried && parked >= tried * PAGES / 2 &&
 		   inside >= (unsigned long)tried * PAGES / 2,
 		   "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld parked, %ld drains",

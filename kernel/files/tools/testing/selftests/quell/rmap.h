@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What the tests of unmapping by reclaim and migration share: how pages look in
- * /proc/self/pagemap and /proc/kpageflags, large folios of a certain size, swap, a
- * memory cgroup, the other NUMA node, and the kernel's log. Include after util.h.
+ * /proc/kpageflags, large folios of a certain size, swap, a memory cgroup, the other
+ * NUMA node, and the kernel's log. Include after util.h.
  *
  * What these change in the system is put back at exit. Root is needed.
  *
@@ -22,15 +22,6 @@
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
-
-/* /proc/self/pagemap */
-#define FLAG(n)		(1ULL << (n))
-#define PM_PFN(entry)	((entry) & (FLAG(55) - 1))
-#define PM_SOFT_DIRTY	FLAG(55)
-#define PM_UFFD_WP	FLAG(57)
-#define PM_FILE		FLAG(61)
-#define PM_SWAP		FLAG(62)
-#define PM_PRESENT	FLAG(63)
 
 /* /proc/kpageflags */
 #define KPF_WRITEBACK	FLAG(8)
@@ -109,38 +100,6 @@ static inline void drain_lru(void)
 }
 
 /* --- What pages look like ------------------------------------------------ */
-
-static inline int proc_fd(const char *path, int *fd, pid_t *owner)
-{
-	/* After fork() the file is still the parent's. */
-	if (*owner != getpid()) {
-		if (*owner)
-			close(*fd);
-		*fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (*fd < 0)
-			die(path);
-		*owner = getpid();
-	}
-	return *fd;
-}
-
-static inline void pagemap_read(const void *addr, unsigned long n, uint64_t *entries)
-{
-	static int fd;
-	static pid_t owner;
-
-	proc_fd("/proc/self/pagemap", &fd, &owner);
-	if (pread(fd, entries, n * 8, (uintptr_t)addr / PAGE * 8) != (ssize_t)(n * 8))
-		die("pagemap");
-}
-
-static inline uint64_t pagemap_at(const void *addr)
-{
-	uint64_t entry;
-
-	pagemap_read(addr, 1, &entry);
-	return entry;
-}
 
 /* Does the kernel keep soft-dirty bits? */
 static inline bool can_soft_dirty(void)

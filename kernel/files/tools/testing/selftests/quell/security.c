@@ -425,17 +425,16 @@ static long lot_limit(long pages)
 static void test_bound(void)
 {
 	long limit = lot_limit(256), slack, most = 0, parked, samples = 0;
-	char lot_pages[32], stale_ms[32];
+	char lot_pages[32];
 	pid_t pids[PARKERS];
 	long end;
 
 	reset();
 	make_park_files();
 	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
-	read_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms, sizeof(stale_ms));
 	write_file(QUELL_SYSFS "luf/lot_pages", "256");
 	/* That nothing but the limit gives pages back. */
-	write_file(QUELL_SYSFS "luf/max_stale_ms", "60000");
+	hold_windows();
 	parked = vm_counter("luf_park");
 	for (int i = 0; i < PARKERS; i++)
 		pids[i] = start(READER, i % nr_cpus, parker, i);
@@ -450,7 +449,7 @@ static void test_bound(void)
 		waitpid(pids[i], NULL, 0);
 	parked = vm_counter("luf_park") - parked;
 	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
-	write_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms);
+	release_windows();
 	unlink_park_files();
 	slack = PARKERS * LIST_PAGES + nr_cpus * 64;
 	tap_result(most <= 2 * limit * nr_nodes() + slack && parked > 10 * limit,
@@ -523,17 +522,16 @@ static void park_some(long limit)
 static void test_memory(void)
 {
 	long limit = lot_limit(16384), kills, parked, left;
-	char lot_pages[32], stale_ms[32];
+	char lot_pages[32];
 	bool got = false;
 	pid_t pid;
 
 	reset();
 	make_park_files();
 	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
-	read_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms, sizeof(stale_ms));
 	write_file(QUELL_SYSFS "luf/lot_pages", "16384");
 	/* They stay parked: only who wants memory gives them back. */
-	write_file(QUELL_SYSFS "luf/max_stale_ms", "60000");
+	hold_windows();
 	park_some(limit);
 	parked = vm_counter("nr_luf_parked");
 	kills = vm_counter("oom_kill");
@@ -549,7 +547,7 @@ static void test_memory(void)
 	kills = vm_counter("oom_kill") - kills;
 	finish(pid);
 	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
-	write_file(QUELL_SYSFS "luf/max_stale_ms", stale_ms);
+	release_windows();
 	unlink_park_files();
 	tap_result(got && !kills && parked >= limit / 4 && left < parked / 2 &&
 		   atomic_load(&sh->worst_us) < 10000000,

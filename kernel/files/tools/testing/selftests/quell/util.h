@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests in this folder share: TAP output, /proc/vmstat, the switches, a
- * mapped file of PAGES pages, and a RAM disk to swap to. Include after _GNU_SOURCE.
+ * What the tests in this folder share: TAP output, /proc/vmstat, /proc/self/pagemap,
+ * the switches, how long stale windows last, a mapped file of PAGES pages, and a RAM
+ * disk to swap to. Include after _GNU_SOURCE.
  */
 #ifndef QUELL_UTIL_H
 #define QUELL_UTIL_H
@@ -35,6 +36,15 @@
 
 #define RAM_DISK	"/dev/ram0"
 #define SWAP_MAGIC	"SWAPSPACE2"
+
+/* /proc/self/pagemap */
+#define FLAG(n)		(1ULL << (n))
+#define PM_PFN(entry)	((entry) & (FLAG(55) - 1))
+#define PM_SOFT_DIRTY	FLAG(55)
+#define PM_UFFD_WP	FLAG(57)
+#define PM_FILE		FLAG(61)
+#define PM_SWAP		FLAG(62)
+#define PM_PRESENT	FLAG(63)
 
 static int tap_count, tap_failed;
 
@@ -84,6 +94,70 @@ static inline void read_file(const char *path, char *buf, int size)
 	if (!f || !fgets(buf, size, f))
 		die(path);
 	fclose(f);
+}
+
+static inline int proc_fd(const char *path, int *fd, pid_t *owner)
+{
+	/* After fork() the file is still the parent's. */
+	if (*owner != getpid()) {
+		if (*owner)
+			close(*fd);
+		*fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (*fd < 0)
+			die(path);
+		*owner = getpid();
+	}
+	return *fd;
+}
+
+static inline void pagemap_read(const volatile void *addr, unsigned long n, uint64_t *entries)
+{
+	static int fd;
+	static pid_t owner;
+
+	proc_fd("/proc/self/pagemap", &fd, &owner);
+	if (pread(fd, entries, n * 8, (uintptr_t)addr / PAGE * 8) != (ssize_t)(n * 8))
+		die("pagemap");
+}
+
+static inline uint64_t pagemap_at(const volatile void *addr)
+{
+	uint64_t entry;
+
+	pagemap_read(addr, 1, &entry);
+	return entry;
+}
+
+#define STALE_MS	QUELL_SYSFS "luf/max_stale_ms"
+
+static char stale_ms[32];
+static pid_t stale_ms_owner;
+
+/* Stale windows are closed in time again, as before hold_windows(). */
+static inline void release_windows(void)
+{
+	FILE *f;
+
+	/* At exit, too; not at that of a child. */
+	if (stale_ms_owner != getpid())
+		return;
+	stale_ms_owner = 0;
+	f = fopen(STALE_MS, "w");
+	if (!f || fputs(stale_ms, f) < 0 || fclose(f))
+		printf("# " STALE_MS " is not as it was, %s", stale_ms);
+}
+
+/* Time closes no stale window, until release_windows() or exit. */
+static inline void hold_windows(void)
+{
+	static bool registered;
+
+	if (!registered)
+		atexit(release_windows);
+	registered = true;
+	read_file(STALE_MS, stale_ms, sizeof(stale_ms));
+	stale_ms_owner = getpid();
+	write_file(STALE_MS, "60000");
 }
 
 /* What the ledger of CONFIG_QUELL_LUF_DEBUG has complained about so far. */
