@@ -19,6 +19,10 @@
  * nothing was done and stock's code tries again, and aborts the walk if it fails,
  * too. So there is no second way to fail.
  *
+ * Folios of VM_LOCKED VMAs are counted by folio->mlock_count, which may be more than
+ * there are such VMAs when munlock() races with what isolates the folio. A munlock for
+ * each PTE takes that off again, one for a run might not: the folio would stay mlocked.
+ *
  * A run ends with the page table and with vma_address_end(), so it is within the
  * range that the MMU notifiers were told, and the walk finds itself where it would
  * be after the last PTE: page_vma_mapped_walk() goes on from pvmw->address and
@@ -82,7 +86,8 @@
  * -----------------------
  * A folio that is unmapped in one run is never partially mapped, so it is not put
  * on the list of those to be split. Where the flush may not be deferred, there is
- * one for the run. The architecture: see QUELL_RMAP_BATCH in mm/Kconfig.quell.
+ * one for the run. mlock() in mid-run finds the whole run gone, and reads it again.
+ * The architecture: see QUELL_RMAP_BATCH in mm/Kconfig.quell.
  */
 #include <linux/init.h>
 #include <linux/jump_label.h>
@@ -340,8 +345,7 @@ static void rmap_into_mmlist(struct mm_struct *mm)
  * @pvmw:	stands on a PTE that maps a page of @folio
  * @flags:	of try_to_unmap()
  *
- * Under the page table lock. VM_LOCKED VMAs come here only with TTU_IGNORE_MLOCK,
- * and are refused: their folios are munlocked page by page.
+ * Under the page table lock.
  *
  * Return: true if a run was unmapped, and @pvmw stands on its last PTE; false if
  * nothing was done.

@@ -1014,10 +1014,24 @@ static void case_twice(struct region *r, unsigned int act)
 
 /* --- What reclaim must leave alone --------------------------------------- */
 
+static void mlocked_comes_to(long kb)
+{
+	long now = 0;
+
+	for (int tries = 0; tries < 20; tries++) {
+		drain_lru();
+		now = number_in("/proc/meminfo", "Mlocked:");
+		if (now == kb)
+			return;
+		usleep(10000);
+	}
+	bad("Mlocked was %ld kB and is %ld kB", kb, now);
+}
+
 /* The first half of each folio is locked, the second is not. */
 static void case_mlock(struct region *r, unsigned int act)
 {
-	long before = number_in("/proc/meminfo", "Mlocked:"), after = 0;
+	long before = number_in("/proc/meminfo", "Mlocked:");
 	uint64_t entries[MAX_PAGES];
 	unsigned int n = r->block;
 
@@ -1045,14 +1059,26 @@ static void case_mlock(struct region *r, unsigned int act)
 		die("munlock");
 	lose(r, act);
 	check_in_any_order(r, "not locked any more");
-	for (int tries = 0; tries < 20; tries++) {
-		drain_lru();
-		after = number_in("/proc/meminfo", "Mlocked:");
-		if (after == before)
-			return;
-		usleep(10000);
-	}
-	bad("Mlocked was %ld kB and is %ld kB", before, after);
+	mlocked_comes_to(before);
+}
+
+/* All of it is locked: that is left to Linux, page by page. */
+static void case_mlock_all(struct region *r, unsigned int act)
+{
+	long before = number_in("/proc/meminfo", "Mlocked:");
+	long in_batches;
+
+	if (mlock(r->map, r->pages * PAGE))
+		die("mlock");
+	in_batches = vm_counter("rmap_batch_pages");
+	lose(r, act);
+	in_batches = vm_counter("rmap_batch_pages") - in_batches;
+	if (in_batches)
+		bad("%ld locked pages went in batches", in_batches);
+	check_in_any_order(r, "locked");
+	if (munlock(r->map, r->pages * PAGE))
+		die("munlock");
+	mlocked_comes_to(before);
 }
 
 static void case_lazyfree(struct region *r, unsigned int act)
@@ -1375,6 +1401,8 @@ static const struct property {
 	{ "twice", case_twice, SHARED | DISK, RECLAIM | MIGRATE, true, false, false,
 	  NULL, NULL },
 	{ "mlock", case_mlock, ANON, ANYHOW, false, false, false, NULL, NULL },
+	{ "mlock all", case_mlock_all, MID | SHARED, MIGRATE, false, true, false,
+	  NULL, NULL },
 	{ "lazyfree", case_lazyfree, ANON, ANYHOW, false, false, false, NULL, NULL },
 	{ "pinned", case_pinned, MID, ANYHOW, false, false, true, NULL,
 	  "CONFIG_IO_URING" },
