@@ -17,8 +17,10 @@ import platform
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -629,21 +631,27 @@ def checkpatch(source: Source, kernel_part: Path | None = None) -> tuple[int, li
     types = [type_ for start, type_ in _NOT_CHECKED if not start] + list(_NOT_IN_PATCHES)
     for name in quell_tree.series(kernel_part):
         jobs.append((["--ignore", ",".join(types)], kernel_part / "patches" / name))
-    complaints = []
-    # It leaves a file where it runs, and looks for its word lists beside itself.
+    # It looks for its word lists beside itself.
     with (
         tempfile.TemporaryDirectory(prefix="quell-checkpatch-") as scratch,
         ui.progress("checkpatch", len(jobs)) as bar,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
-        for options, path in jobs:
+
+        def check(job: tuple[list[str], Path]) -> str:
+            options, path = job
+            # It keeps a file where it runs, for the next time.
+            where = Path(scratch) / str(threading.get_ident())
+            where.mkdir(exist_ok=True)
             result = proc.run(
                 ["perl", checker, "--root", source.tree, "--strict", "--terse", "--show-types",
                  "--no-summary", *options, path],
-                cwd=Path(scratch),
+                cwd=where,
                 check=False,
             )  # fmt: skip
-            text = (result.stdout + result.stderr).strip().replace(f"{kernel_part}/", "kernel/")
-            if result.returncode != 0 or text:
-                complaints.append(text or f"checkpatch failed on {path}")
             bar.advance()
+            text = (result.stdout + result.stderr).strip().replace(f"{kernel_part}/", "kernel/")
+            return text or (f"checkpatch failed on {path}" if result.returncode != 0 else "")
+
+        complaints = list(filter(None, pool.map(check, jobs)))
     return len(jobs), complaints
