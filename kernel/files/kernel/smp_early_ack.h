@@ -71,19 +71,22 @@ static struct llist_node *early_ack_receive(struct llist_node *entry)
 		else
 			entry = &next->node.llist;
 
-		trace_csd_function_entry(csd->func, csd);
-		early_ack_take(&work, early_ack_request(csd));
 		if (!first) {
 			first = csd;
 			csd_lock_record(&early_ack_csd);
-		} else {
-			trace_csd_function_exit(csd->func, csd);
 		}
+		trace_csd_function_entry(csd->func, csd);
+		early_ack_take(&work, early_ack_request(csd));
+		if (csd != first)
+			trace_csd_function_exit(csd->func, csd);
 		csd_unlock(csd);
 	}
 
 	if (first) {
 		early_ack_carry_out(&work);
+		/* Sent in the window: A5. */
+		if (!llist_empty(this_cpu_ptr(&call_single_queue)))
+			early_ack_pause();
 		trace_csd_function_exit(flush_tlb_func, first);
 		csd_lock_record(NULL);
 	}

@@ -123,6 +123,9 @@ static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
 	 */
 	while ((READ_ONCE(state->busy) || early_ack_cpu_owes(cpu)) && --patience)
 		cpu_relax();
+	/* The CPU under us may not be running: that is no fault. */
+	if (!patience && early_ack_cpu_owes(cpu))
+		return false;
 	/* Pairs with luf_debug_caught_up() and early_ack_carry_out(). */
 	smp_rmb();
 	return READ_ONCE(state->seen) < w->stamp &&

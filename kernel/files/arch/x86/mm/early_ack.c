@@ -40,9 +40,10 @@
  *    program on what runs in the window. All of them must ask
  *    nmi_uaccess_okay(), as the page tables may be in a state in between for other
  *    reasons; it says no while early_ack_owed is set. Some do not ask in stock:
- *    strncpy_from_user_nofault(), strnlen_user_nofault() and
+ *    copy_to_user_nofault(), strncpy_from_user_nofault(), strnlen_user_nofault() and
  *    arch_stack_walk_user() are told here. bpf_probe_write_user() asks by itself,
- *    and GUP-fast looks at page tables and uses no entry.
+ *    and GUP-fast looks at page tables and uses no entry. A probe outside of the tree
+ *    that uses __copy_from_user_inatomic() without asking is on its own.
  *    early_ack_owed is set before the acknowledgment and cleared after the flush,
  *    both in program order, which is what an interruption of this CPU goes by. One
  *    that has asked before it is set ends before the acknowledgment: the handler
@@ -56,7 +57,7 @@
  *    unmaps the old one.
  *
  * The target does not look at the mm that it got, which may be gone (so requests to
- * trim its cpumask, for which it might, are not acknowledged early): it is compared
+ * trim its cpumask, which are about that mm, are not acknowledged early): it is compared
  * with the mm that is loaded, and only that one is looked at. They cannot be
  * different mms at the same address: when the request was copied the sender still
  * waited, so the mm was there, and what is loaded does not change in the window.
@@ -115,7 +116,7 @@
  *    are flushed as in stock. Zapping one frees no table that was ever walked
  *    since its last such flush.
  *  - uprobes and other changes of code: the target executes none in its window,
- *    and IRET serializes.
+ *    and INVLPG or the load of CR3, with which it ends, serializes.
  *  - Secondary MMUs are told by notifiers, before and after, and not by this.
  *  - Those who use mprotect() or madvise() as a memory barrier for all threads: A2.
  *
@@ -123,7 +124,8 @@
  * ------------
  * A message has one user at a time: csd_lock() waits for the acknowledgment of the
  * last one. The target copies the request and takes the message off its list
- * before it acknowledges, and does not look at it afterwards. So the sender can
+ * before it acknowledges, and does not look at it afterwards (the tracepoint at the
+ * end of the window gets its address, to be compared). So the sender can
  * send its next flush at once, and when the sender goes offline its messages are
  * not in use. What it sends arrives when the window is over: the
  * interrupt is pending meanwhile.
@@ -143,10 +145,12 @@
  * ----------------
  *  - Progress of the target: in stock it has the time from the end of its flush until
  *    the next message, in which the sender goes on with what it does. Here that time
- *    begins before the flush, so who sends without a pause, in a loop in the kernel,
- *    could have the next message there when the window ends. So within 1 us after a
- *    window messages are carried out first and acknowledged then, as in stock
- *    (early_ack_may_take()).
+ *    begins before the flush, so who sends without a pause could have the next
+ *    message there when the window ends. So what is in the queue then is carried out
+ *    first and acknowledged then, as in stock, however long the way out of the
+ *    interrupt and back takes; and so is what comes within 1 us after a window
+ *    (early_ack_may_take()). Where that way takes longer, and a message always comes
+ *    just behind the window, only the sender's own work is the target's time.
  *  - Lazy TLB mode: who sends looks at it as in stock (should_flush_tlb()). A CPU that
  *    became lazy since switches to init_mm instead of flushing, in the window.
  *  - Temporary mms (text poking, EFI): text poking has interrupts off. Else the mm
@@ -159,17 +163,18 @@
  *    space, in stock, too: the call returns before that there. PCID, INVPCID: all
  *    in flush_tlb_func().
  *  - A virtual machine: a virtual CPU that is not scheduled in its window holds up
- *    nobody. When it goes on, it flushes.
+ *    none of those that it has acknowledged. When it goes on, it flushes.
  *  - Oops, panic: the same calls as in stock, under the same conditions.
  *  - CSD lock debugging: a report is about a target that did not acknowledge. One
  *    that hangs in the flush itself shows in the next report as "handling prior
  *    flush_tlb_func request"; the sender does not hang with it.
  *  - /proc/interrupts, nr_tlb_remote_flush_received and csd:* count requests,
- *    merged ones, too, as in stock; so does tlb:tlb_flush, but for merged ones that
- *    find nothing left to flush.
+ *    merged ones, too, as in stock. tlb:tlb_flush comes for the flush that is carried
+ *    out, and for merged batches of reclaim's with no pages; always in the window: who
+ *    is attached to it gets nothing of the user's memory or stack.
  *  - mm/luf.c: what it frees when arch_tlbbatch_flush() has returned, nobody uses
- *    (A1). luf_seen moves after the flush. The ledger of mm/luf_debug.c waits for
- *    the end of a window before it says that a CPU is behind.
+ *    (A1). luf_seen moves after the flush. The ledger of mm/luf_debug.c does not
+ *    say of a CPU that it is behind while it owes a flush.
  *
  * What another architecture must promise
  * --------------------------------------
@@ -212,6 +217,9 @@ DEFINE_PER_CPU(bool, early_ack_owed);
 /* When the last window ended, and what there is between it and the next at least. */
 DEFINE_PER_CPU(cycles_t, early_ack_ended);
 cycles_t early_ack_gap __ro_after_init;
+
+/* Whatever the time is: see early_ack_pause(). */
+DEFINE_PER_CPU(bool, early_ack_paused);
 
 /* The sender's number, where it only matters that it is not this CPU. */
 #define EARLY_ACK_REMOTE	UINT_MAX

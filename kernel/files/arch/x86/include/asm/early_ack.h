@@ -22,6 +22,7 @@ void flush_tlb_func(void *info);
 
 DECLARE_STATIC_KEY_FALSE(early_ack_key);
 DECLARE_PER_CPU(cycles_t, early_ack_ended);
+DECLARE_PER_CPU(bool, early_ack_paused);
 extern cycles_t early_ack_gap;
 DECLARE_TRACEPOINT(early_ack_send);
 DECLARE_TRACEPOINT(early_ack_wait);
@@ -98,7 +99,17 @@ static inline void early_ack_put(struct early_ack_request *request,
  */
 static inline bool early_ack_may_take(void)
 {
+	if (this_cpu_read(early_ack_paused)) {
+		this_cpu_write(early_ack_paused, false);
+		return false;
+	}
 	return get_cycles() - this_cpu_read(early_ack_ended) >= early_ack_gap;
+}
+
+/* The target: what it gets next is carried out first and acknowledged then. */
+static inline void early_ack_pause(void)
+{
+	this_cpu_write(early_ack_paused, true);
 }
 
 /* native_flush_tlb_multi() begins. Returns what early_ack_end() wants. */

@@ -124,6 +124,7 @@ static void early_ack_merge_test(struct kunit *test)
 struct early_ack_tried {
 	bool okay;
 	long copied;
+	long written;
 	long copied_nmi;
 	long string;
 	long length;
@@ -138,6 +139,7 @@ static void early_ack_try(char __user *text, bool owed, struct early_ack_tried *
 	this_cpu_write(early_ack_owed, owed);
 	t->okay = nmi_uaccess_okay();
 	t->copied = copy_from_user_nofault(buf, text, sizeof(buf));
+	t->written = copy_to_user_nofault(text, EARLY_ACK_TEXT, sizeof(buf));
 	t->copied_nmi = copy_from_user_nmi(buf, text, sizeof(buf));
 	t->string = strncpy_from_user_nofault(buf, text, sizeof(buf));
 	t->length = strnlen_user_nofault(text, sizeof(buf));
@@ -162,6 +164,7 @@ static void early_ack_owed_test(struct kunit *test)
 	early_ack_try(text, false, &t);
 	KUNIT_EXPECT_TRUE(test, t.okay);
 	KUNIT_EXPECT_EQ(test, t.copied, 0);
+	KUNIT_EXPECT_EQ(test, t.written, 0);
 	KUNIT_EXPECT_EQ(test, t.copied_nmi, 0);
 	KUNIT_EXPECT_EQ(test, t.string, size);
 	KUNIT_EXPECT_EQ(test, t.length, size);
@@ -169,6 +172,7 @@ static void early_ack_owed_test(struct kunit *test)
 	early_ack_try(text, true, &t);
 	KUNIT_EXPECT_FALSE(test, t.okay);
 	KUNIT_EXPECT_EQ(test, t.copied, -EFAULT);
+	KUNIT_EXPECT_EQ(test, t.written, -EFAULT);
 	KUNIT_EXPECT_EQ(test, t.copied_nmi, size);
 	KUNIT_EXPECT_EQ(test, t.string, -EFAULT);
 	KUNIT_EXPECT_EQ(test, t.length, 0);
@@ -223,12 +227,36 @@ static void early_ack_walk_test(struct kunit *test)
 	early_ack_walk(test, stack, true, 1);
 }
 
+/* After a window that did not end with an empty queue: once as in stock. */
+static void early_ack_pause_test(struct kunit *test)
+{
+	bool paused, then, now = true;
+	int tries = 100;
+
+	local_irq_disable();
+	this_cpu_write(early_ack_ended, get_cycles() - early_ack_gap);
+	early_ack_pause();
+	paused = early_ack_may_take();
+	then = early_ack_may_take();
+	/* Emulation, or a host, may take its time in between. */
+	while (now && --tries) {
+		this_cpu_write(early_ack_ended, get_cycles());
+		now = early_ack_may_take();
+	}
+	local_irq_enable();
+
+	KUNIT_EXPECT_FALSE(test, paused);
+	KUNIT_EXPECT_TRUE(test, then);
+	KUNIT_EXPECT_TRUE(test, !now || !early_ack_gap);
+}
+
 static struct kunit_case early_ack_cases[] = {
 	KUNIT_CASE(early_ack_travel_test),
 	KUNIT_CASE(early_ack_round_test),
 	KUNIT_CASE(early_ack_merge_test),
 	KUNIT_CASE(early_ack_owed_test),
 	KUNIT_CASE(early_ack_walk_test),
+	KUNIT_CASE(early_ack_pause_test),
 	{}
 };
 
