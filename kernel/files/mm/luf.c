@@ -26,10 +26,11 @@
  *
  * What may be parked
  * ------------------
- * Folios of a regular file, on a file system that set SB_I_LUF, whose content is
- * fixed (see R3 (b)); and, by migration only, anonymous folios. Only if every PTE
- * that mapped the folio was read-only when it was cleared, for files also clean,
- * and its flush could be deferred.
+ * The flush for a PTE is *deferred* if that was read-only when it was cleared, for
+ * files also clean, of a folio of a regular file, on a file system that set SB_I_LUF,
+ * whose content is fixed (see R3 (b)); by migration, of anonymous folios, too. A folio
+ * is parked if the flush for one of its PTEs at least was deferred; in migration, if
+ * that is so of any in the batch. The others are flushed before, with the ordinary batch.
  *
  * R1: no frame reaches the page allocator inside its stale window
  * ---------------------------------------------------------------
@@ -59,8 +60,8 @@
  *    turns into LUF_KEPT when the next folio is unmapped, and either of them
  *    makes try_to_unmap_flush() flush what is owed. Reclaim calls that before it
  *    frees any folio as usual, at the end of each list, as in stock, and before it
- *    puts the list of parked folios into the lot: the flushes of those PTEs that
- *    were not deferred are done by then.
+ *    puts parked folios into the lot, at the end of the list or when there are
+ *    LUF_LIST_MAX: the flushes of those PTEs that were not deferred are done by then.
  *  - Migration unmaps many folios before it moves the first. LUF_MOVING stays
  *    set until all are where they belong. While it is, every source is parked,
  *    whether it was unmapped lazily or not, or freed after a flush
@@ -105,7 +106,10 @@
  *    who have write access change it: get_write_access() has returned to them.
  *    luf_content_fixed() says where that does not hold: DAX, quota files, files
  *    with a failed writeback (the page cache is not what the disk has), and
- *    those for which luf_exclude() was called.
+ *    those for which luf_exclude() was called. A file system that is shut down, or
+ *    whose journal is aborted, may lose what was written before and is clean here,
+ *    and not say so of the file: a page that is read again is then older than a
+ *    stale entry, for as long as that lives.
  *
  *	reclaim				get_write_access(), luf_exclude()
  *	  clear the PTE			  i_writecount++, or AS_LUF_NEVER
@@ -126,18 +130,19 @@
  *    stale entries are then one more cache that shows the old content for a
  *    while.
  *
- * No window is longer than luf_max_stale_ms, even on a machine that has nothing
- * to do: luf_owe() arms a timer, see luf_close_windows().
+ * No window is longer than luf_max_stale_ms, or six ticks, even on a machine that has
+ * nothing to do: luf_owe() arms a timer, see luf_close_windows().
  *
  * R4: progress
  * ------------
  * The lot is drained by reclaim when it is full; one at a time does, and the others
  * go on until it holds twice of that. It is drained by an allocation that may wait,
- * before it compacts or reclaims (unless these are a few pages for which a CPU
- * would have to be interrupted), after either, and before it calls the OOM killer;
- * by compaction, block by block; by kswapd when it wakes up because free pages are
- * short; for CMA, memory offline and memory failure, which want certain frames, and
- * by whoever calls drain_all_pages() for a zone.
+ * before it compacts or reclaims (unless it wants one page, and these are a few for
+ * which a CPU would have to be interrupted), after either, and before it calls the OOM
+ * killer; by compaction, block by block; by kswapd when it wakes up because free pages
+ * are short; for CMA, memory offline and memory failure (before it marks the frame: the
+ * page allocator takes no marked one), which want certain frames, and by whoever calls
+ * drain_all_pages() for a zone, as soft offlining does.
  * All of these may sleep and have interrupts on. GFP_ATOMIC and PF_MEMALLOC
  * allocations never drain; kswapd serves them. luf_drain_all() also waits for
  * those who are just freeing: lot->freeing. kswapd counts parked pages as free
@@ -154,9 +159,10 @@
  * compares again. If it looked at the clock before it read tlb_gen, it uses no
  * entry that became stale with a label up to that value: the label's bump of the
  * clock comes after tlb_gen was raised. That value is luf_seen. A lazy CPU uses
- * no user entry before it has compared; a CPU that computes without ever
- * switching is behind, and flushed. So is the CPU that asks: it needs no
- * interrupt.
+ * no user entry before it has compared (a probe in a kernel thread that reads user
+ * memory without asking nmi_uaccess_okay() does, in stock as well); a CPU that
+ * computes without ever switching is behind, and flushed. So is the CPU that asks:
+ * it needs no interrupt.
  *
  * That a CPU has caught up with a label does not take it out of luf.owing. What
  * it saw may be older than the emptying of the mask, and a reclaimer in between
@@ -302,6 +308,8 @@ static struct luf_lot *luf_lots[MAX_NUMNODES] __read_mostly;
 
 /* Pages that a lot holds at the most; 0: see luf_lot_limit(). */
 #define LUF_LOT_MAX	16384
+/* Folios that reclaim holds back from the lot; its own lists are shorter. */
+#define LUF_LIST_MAX	128
 static unsigned long luf_lot_pages __read_mostly;
 
 /* A stale window is closed after so many milliseconds, on an idle machine too. */
@@ -702,6 +710,9 @@ static void luf_arm(void)
 
 	queue_delayed_work(luf_wq, &luf_stale_work,
 			   max(1, msecs_to_jiffies(ms) / 3));
+	/* A new time may have come, and its run gone by, in between. */
+	if (unlikely(READ_ONCE(luf_max_stale_ms) != ms))
+		mod_delayed_work(luf_wq, &luf_stale_work, 0);
 }
 
 /* After something is owed or parked: luf_close_windows() shall run. */
@@ -934,27 +945,6 @@ void __luf_settle(void)
 	current->tlb_ubc.luf_state &= LUF_MOVING;
 }
 
-/**
- * __luf_park - shall this folio wait for its flush in the lot?
- * @folio:	unmapped last of all, out of the page cache, unlocked, no reference
- * @parked:	the caller's list, for luf_park_list()
- *
- * Return: true if @folio went to @parked; else it is the caller's to free, after
- * try_to_unmap_flush().
- */
-bool __luf_park(struct folio *folio, struct list_head *parked)
-{
-	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
-
-	if (!(tlb_ubc->luf_state & LUF_OWED))
-		return false;
-
-	tlb_ubc->luf_state &= ~LUF_OWED;
-	tlb_ubc->luf_folio = NULL;
-	list_add_tail(&folio->lru, parked);
-	return true;
-}
-
 /*
  * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
  * that if it is full. Returns how many pages these were.
@@ -985,6 +975,40 @@ static unsigned long luf_put_into_lot(struct list_head *parked,
 		/* Whoever drains is slow, and all others park: it ends here. */
 		luf_drain_node(nid, LUF_DRAIN_FULL, ULONG_MAX);
 	return nr_pages;
+}
+
+/**
+ * __luf_park - shall this folio wait for its flush in the lot?
+ * @folio:	unmapped last of all, out of the page cache, unlocked, no reference
+ * @parked:	the caller's list, for luf_park_list(), all of one node; empty again
+ *		where it has become long
+ *
+ * May sleep.
+ *
+ * Return: true if @folio went to @parked; else it is the caller's to free, after
+ * try_to_unmap_flush().
+ */
+bool __luf_park(struct folio *folio, struct list_head *parked)
+{
+	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
+	unsigned long nr = 1;
+
+	if (!(tlb_ubc->luf_state & LUF_OWED))
+		return false;
+
+	tlb_ubc->luf_state &= ~LUF_OWED;
+	tlb_ubc->luf_folio = NULL;
+	/* Counted where the label will be. */
+	if (!list_empty(parked))
+		nr += (unsigned long)list_last_entry(parked, struct folio, lru)->private;
+	folio->private = (void *)nr;
+	list_add_tail(&folio->lru, parked);
+	if (nr == LUF_LIST_MAX) {
+		/* As stock before it frees in mid-list; see also R1. */
+		try_to_unmap_flush();
+		luf_put_into_lot(parked, folio_pgdat(folio));
+	}
+	return true;
 }
 
 /*
@@ -1372,7 +1396,9 @@ static ssize_t max_stale_ms_store(struct kobject *kobj,
 	if (ms < LUF_STALE_MIN || ms > LUF_STALE_MAX)
 		return -EINVAL;
 	WRITE_ONCE(luf_max_stale_ms, ms);
-	/* What is open now was promised the old time; do not wait longer. */
+	/* What is open or parked now was promised the old time. */
+	luf_settle_all(luf_ledger_now(&luf));
+	luf_drain_all();
 	mod_delayed_work(luf_wq, &luf_stale_work, 0);
 	return count;
 }

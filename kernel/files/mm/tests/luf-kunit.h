@@ -369,7 +369,7 @@ static void luf_state_test(struct kunit *test)
 	other = luf_test_folio(test, &list, 0);
 	list_del(&folio->lru);
 
-	/* parked: all its PTEs were deferred */
+	/* parked: a flush for it was deferred */
 	tlb_ubc->luf_folio = folio;
 	tlb_ubc->luf_state = LUF_OWED;
 	KUNIT_EXPECT_FALSE(test, luf_park(other, &parked));

@@ -727,24 +727,30 @@ static unsigned long frame_of(const volatile void *address)
 	return PM_PFN(pagemap_at(address));
 }
 
-/* Who takes certain frames out of use finds them though they are parked. */
-static void offline_parked(void)
+/* Who takes certain frames out of use, @how, finds them though they are parked. */
+static void offline_parked(const char *how)
 {
-	static const char offline[] = "/sys/devices/system/memory/soft_offline_page";
 	unsigned long frames[8];
+	char offline[80];
 	struct reader r = { 0 };
-	char text[32];
 	int fd, failed = 0;
+	char text[32];
+	long parked;
 
+	snprintf(offline, sizeof(offline), "/sys/devices/system/memory/%s_offline_page", how);
 	if (access(offline, W_OK))
 		return;
 	hold_windows();
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
+	put_all_on_lru();
 	for (int i = 0; i < 8; i++)
 		frames[i] = frame_of(r.map + i * 8 * PAGE / 8);
-	pageout((void *)r.map, "luf_park");
+	parked = pageout((void *)r.map, "luf_park");
+	/* Else it has the pages back as soon as they are free. */
+	atomic_store(&r.stop, true);
+	pthread_join(r.thread, NULL);
 	fd = open(offline, O_WRONLY);
 	for (int i = 0; i < 8; i++) {
 		int len = snprintf(text, sizeof(text), "%#lx", frames[i] * PAGE);
@@ -752,12 +758,79 @@ static void offline_parked(void)
 		failed += write(fd, text, len) != len;
 	}
 	close(fd);
-	atomic_store(&r.stop, true);
-	pthread_join(r.thread, NULL);
 	munmap((void *)r.map, SIZE);
 	release_windows();
-	tap_result(!failed, "luf_stale offline: %d of 8 parked frames were not found",
-		   failed);
+	tap_result(parked == PAGES && !failed,
+		   "luf_stale offline, %s: %d of 8 parked frames were not found, of %ld parked",
+		   how, failed, parked);
+}
+
+#define LONG_PAGES	512UL
+
+/*
+ * One list of reclaim's may be as long as a page table. Its folios are not held back
+ * from the lot, where others find them, until its end.
+ */
+static void park_long_list(void)
+{
+	unsigned long at, bytes = LONG_PAGES * PAGE;
+	char lot_pages[32], name[sizeof(path) + 8];
+	struct reader r = { 0 };
+	long parked, drains;
+	char *space, *map;
+	int fd;
+
+	snprintf(name, sizeof(name), "%s.long", path);
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	space = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	map = (char *)(((uintptr_t)space + bytes - 1) / bytes * bytes);
+	if (fd < 0 || space == MAP_FAILED || posix_fallocate(fd, 0, bytes) || fsync(fd) ||
+	    close(fd))
+		die(name);
+	fd = open(name, O_RDONLY);
+	if (fd < 0 || mmap(map, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+	    close(fd))
+		die(name);
+	/* Single pages: no readahead. */
+	madvise(map, bytes, MADV_RANDOM);
+	r.map = (void *)map;
+	start_reader(&r);
+	for (at = 0; at < bytes; at += PAGE)
+		(void)*(volatile char *)(map + at);
+	put_all_on_lru();
+
+	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
+	write_file(QUELL_SYSFS "luf/lot_pages", "1");
+	parked = vm_counter("luf_park");
+	drains = vm_counter("luf_drain_full");
+	if (madvise(map, bytes, MADV_PAGEOUT))
+		die("MADV_PAGEOUT");
+	parked = vm_counter("luf_park") - parked;
+	drains = vm_counter("luf_drain_full") - drains;
+	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
+
+	atomic_store(&r.stop, true);
+	pthread_join(r.thread, NULL);
+	munmap(space, 2 * bytes);
+	unlink(name);
+	/* One may need no flush. */
+	tap_result(parked >= 384 && drains >= parked / 128 - 1,
+		   "luf_stale long list: %ld pages parked, %ld times the lot was full",
+		   parked, drains);
+}
+
+/* All of the reader's pages, if that is to be had. Returns how many were parked. */
+static long park_again(struct reader *r)
+{
+	long parked = 0;
+
+	for (int i = 0; i < 10 && parked < PAGES / 2; i++) {
+		for (unsigned long at = 0; at < SIZE; at += PAGE)
+			(void)r->map[at / sizeof(*r->map)];
+		put_all_on_lru();
+		parked = pageout((void *)r->map, "luf_park");
+	}
+	return parked;
 }
 
 /*
@@ -792,8 +865,19 @@ static void look_at_time(void)
 		   "luf_stale accounting: %ld pages parked, %ld kB in meminfo, %ld kB in the nodes', %ld pages later",
 		   parked, in_meminfo, in_node, left);
 
-	flushes = vm_counter("luf_drain_stale");
+	/* What is parked, and newer than the last look at the time, was promised the old. */
 	write_file(STALE_MS, "100");
+	park_again(&r);
+	write_file(QUELL_SYSFS "luf/drain", "1");
+	parked = park_again(&r);
+	write_file(STALE_MS, "60000");
+	left = vm_counter("nr_luf_parked");
+	tap_result(parked && left * 4 < parked,
+		   "luf_stale new time: of %ld pages %ld are left", parked, left);
+
+	write_file(STALE_MS, "100");
+	flushes = vm_counter("luf_drain_stale");
+	park_again(&r);
 	usleep(300000);
 	left = vm_counter("nr_luf_parked");
 	flushes = vm_counter("luf_drain_stale") - flushes;
@@ -1173,7 +1257,9 @@ int main(int argc, char **argv)
 	try_to_park("tmpfs", "/dev/shm/luf_stale", false, false);
 	unlink("/dev/shm/luf_stale");
 	fail_a_write();
-	offline_parked();
+	offline_parked("soft");
+	offline_parked("hard");
+	park_long_list();
 	look_at_time();
 	look_at_reports();
 	unlink(path);
