@@ -1396,9 +1396,10 @@ static ssize_t max_stale_ms_store(struct kobject *kobj,
 	if (ms < LUF_STALE_MIN || ms > LUF_STALE_MAX)
 		return -EINVAL;
 	WRITE_ONCE(luf_max_stale_ms, ms);
-	/* What is open or parked now was promised the old time. */
-	luf_settle_all(luf_ledger_now(&luf));
+	/* What is parked or open now was promised the old time. */
 	luf_drain_all();
+	luf_settle_all(luf_ledger_now(&luf));
+	/* And the timer may have been set by it. */
 	mod_delayed_work(luf_wq, &luf_stale_work, 0);
 	return count;
 }
