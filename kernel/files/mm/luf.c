@@ -200,8 +200,8 @@
  *    too).
  *  - Adding to a batch does not flush (arm64 broadcasts there: nothing to gain).
  *
- * mm/luf_debug.c checks R1 and R3 at run time, and has a deliberate fault for most
- * of what is said here.
+ * mm/luf_debug.c checks R1 and R3 at run time; include/linux/quell_mutants.h has a
+ * deliberate fault for most of what is said here.
  */
 #include <linux/cpumask.h>
 #include <linux/delay.h>
@@ -915,7 +915,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
 			mdelay(1);
 		}
 		if (!quell_mutant(LUF_NO_FILE_LABEL))
-			luf_raise(&mapping->luf_label, label);
+			luf_raise(&mapping->host->i_luf_label, label);
 		/* Pairs with luf_write_access(): R3 (b). */
 		smp_mb();
 		if (!quell_mutant(LUF_CHECK_FIRST) && !luf_content_fixed(mapping))
@@ -1132,7 +1132,7 @@ void luf_write_access(struct inode *inode)
 	might_sleep();
 	/* Pairs with __luf_defer(): R3 (b). */
 	smp_mb__after_atomic();
-	label = atomic64_read(&inode->i_mapping->luf_label);
+	label = atomic64_read(&inode->i_mapping->host->i_luf_label);
 	if (likely(!label) || luf_ledger_done(&luf, label) ||
 	    quell_mutant(LUF_NO_WRITE_ACCESS))
 		return;

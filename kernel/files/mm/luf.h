@@ -53,10 +53,14 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 void luf_drain_for_compact(struct zone *zone);
 void luf_drain_all(void);
 
-/* try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. */
+/*
+ * try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. That is never for
+ * anonymous and shared memory, which pay for no call.
+ */
 static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
-	if (static_branch_likely(&luf_key) && !folio_test_anon(folio))
+	if (static_branch_likely(&luf_key) && !folio_test_anon(folio) &&
+	    !folio_test_swapbacked(folio))
 		__luf_try_to_unmap(folio, flags);
 	else
 		try_to_unmap(folio, flags);
