@@ -63,6 +63,8 @@ class Spec:
 KERNELS = {
     "stock": Spec(("lab.config",), False),
     "quell": Spec(("lab.config", "quell.config"), True),
+    "stock-keys": Spec(("lab.config", "static-keys.config"), False),
+    "quell-keys": Spec(("lab.config", "quell.config", "static-keys.config"), True),
     "debug": Spec(("lab.config", "quell.config", "debug.config"), True),
     "sanitize": Spec(("lab.config", "quell.config", "sanitize.config"), True),
     "kcsan": Spec(("lab.config", "quell.config", "kcsan.config"), True),

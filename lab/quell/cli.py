@@ -50,7 +50,7 @@ COMMANDS = {
     ),
     "top": Command(
         "quell.commands.top",
-        "who causes TLB shootdowns on this machine, live, on any Linux kernel",
+        "who causes TLB shootdowns on this machine, live, on any x86 Linux kernel",
         takes_command=True,
         uses_cache=False,
     ),

@@ -69,15 +69,20 @@ class Outcome:
 
 
 def build(
-    tree: Path | None, cache: Cache, names: Sequence[str]
+    tree: Path | None, cache: Cache, names: Sequence[str], *, deterministic: bool = False
 ) -> tuple[Source, dict[str, Kernel]]:
-    """The kernel source (Debian's or the user's ``tree``), and the named kernels from it."""
+    """The kernel source (Debian's or the user's ``tree``), and the named kernels from it.
+
+    ``deterministic``: their variants that are for counting instructions, under the same names.
+    """
     from quell import build as builder
     from quell import prereq, source
 
     prereq.ensure()
     origin = source.debian_source(cache) if tree is None else source.user_tree(tree, cache)
-    return origin, builder.build_kernels(origin, tuple(names), cache)
+    variants = {name: f"{name}-keys" if deterministic else name for name in names}
+    built = builder.build_kernels(origin, tuple(variants.values()), cache)
+    return origin, {name: built[variant] for name, variant in variants.items()}
 
 
 def guest_environment(*, terminal: bool = False) -> dict[str, str]:
@@ -141,7 +146,9 @@ def set_up(options: Options, cache: Cache) -> Setup:
             item.tool.own_program()  # says what is wrong before anything is built
     if options.runs == 1:
         ui.warn("with one run a side there is no spread: every difference counts as one")
-    origin, kernels = build(options.tree, cache, compare.SIDES)
+    origin, kernels = build(
+        options.tree, cache, compare.SIDES, deterministic=options.deterministic
+    )
     accelerator = choose(options, kernels, cache)
     plans = _plans(options, workloads, origin, kernels["stock"], cache)
     return Setup(options, cache, kernels, accelerator, plans)

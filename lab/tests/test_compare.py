@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guests import KERNELS, FakeGuests, plan, sample
-from quell import compare, machine, measure, session, stats, table, workload
+from quell import build, compare, machine, measure, prereq, session, source, stats, table, workload
 from quell.commands import compare as command
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -143,8 +143,22 @@ def test_unknown_workload_is_said_first(tmp_path: Path, monkeypatch: pytest.Monk
         session.measure(session.Options(workloads=["nosuch"]), Cache(tmp_path))
 
 
+def test_counting_instructions_has_kernels_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {f"{name}{suffix}": f"{name}{suffix}" for name in KERNELS for suffix in ("", "-keys")}
+    monkeypatch.setattr(prereq, "ensure", lambda: None)
+    monkeypatch.setattr(source, "debian_source", lambda _cache: None)
+    monkeypatch.setattr(build, "build_kernels", lambda _s, names, _c: {n: made[n] for n in names})
+    cache = Cache(tmp_path)
+    for deterministic, suffix in ((False, ""), (True, "-keys")):
+        _, kernels = session.build(None, cache, compare.SIDES, deterministic=deterministic)
+        assert kernels == {name: f"{name}{suffix}" for name in compare.SIDES}
+    assert {f"{name}-keys" for name in compare.SIDES} <= set(build.KERNELS)
+
+
 def fake_session(monkeypatch: pytest.MonkeyPatch, guests: Any) -> None:
-    monkeypatch.setattr(session, "build", lambda *a: (None, KERNELS))
+    monkeypatch.setattr(session, "build", lambda *a, **k: (None, KERNELS))
     monkeypatch.setattr(compare, "VirtualMachines", lambda *a: guests)
     monkeypatch.setattr(machine, "qemu_version", lambda: "7.2.22")
     monkeypatch.setattr(workload, "compiler_version", lambda: "gcc 12")

@@ -350,7 +350,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guests], list[Any]]:
             return guests
 
         origin = SimpleNamespace(tree=Path("/source"))
-        monkeypatch.setattr(session, "build", lambda *a: (origin, KERNELS))
+        monkeypatch.setattr(session, "build", lambda *a, **k: (origin, KERNELS))
         monkeypatch.setattr(compare, "VirtualMachines", machines)
         monkeypatch.setattr(machine, "qemu_version", lambda: "7.2.22")
         monkeypatch.setattr(workload, "compiler_version", lambda: "gcc 12")

@@ -162,7 +162,7 @@ def fake_session(monkeypatch: pytest.MonkeyPatch, guests: Any, asked: list[Any])
         asked.append(options)
         return [plan(name) for name in options.workloads]
 
-    monkeypatch.setattr(session, "build", lambda *a: (None, KERNELS))
+    monkeypatch.setattr(session, "build", lambda *a, **k: (None, KERNELS))
     monkeypatch.setattr(session, "_plans", prepared)
     monkeypatch.setattr(compare, "VirtualMachines", lambda *a: guests)
     monkeypatch.setattr(machine, "qemu_version", lambda: "7.2.22")

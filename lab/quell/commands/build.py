@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="all",
         choices=[*build.KERNELS, "all"],
-        help="default: all, which is stock and quell",
+        metavar="KERNEL",
+        help=f"one of {', '.join(build.KERNELS)}, or all: stock and quell (all)",
     )
     parser.add_argument(
         "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"

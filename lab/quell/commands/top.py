@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Shows who causes TLB shootdowns on this machine, live, on any Linux kernel.
+"""Shows who causes TLB shootdowns on this machine, live, on any x86 Linux kernel.
 
 A TLB shootdown is an interrupt that makes other CPUs forget a translation. Per second, process
 and thread: how many, why, how many CPUs each interrupted, who was interrupted, and what that costs.

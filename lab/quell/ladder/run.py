@@ -148,7 +148,9 @@ def climb(options: Options, cache: Cache) -> tuple[dict[str, Any], Path]:
     """
     items = options.select()
     rows = published.load()
-    origin, kernels = session.build(options.tree, cache, compare.SIDES)
+    origin, kernels = session.build(
+        options.tree, cache, compare.SIDES, deterministic=options.instructions
+    )
     accelerator = session.choose(
         session.Options(accel=options.accel, deterministic=options.instructions), kernels, cache
     )
