@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 FAULT = os.environ.get("FAULT", "")
 REDIS = "redis" in sys.argv[0]
@@ -72,4 +73,6 @@ connection, _ = listener.accept()
 with connection.makefile("rb") as stream:
     while line := stream.readline().strip():
         connection.sendall((redis_request if REDIS else memcached_request)(stream, line))
-signal.pause()
+# Not pause(): a signal just before it is handled when it returns, and so never.
+while True:
+    time.sleep(0.1)
