@@ -14,7 +14,7 @@ bool	parked[NRECLAIM];	/* luf_lot_add() has returned */
 bool	free[NRECLAIM];		/* with the page allocator */
 chan lot = [NRECLAIM] of { byte, byte };	/* page, label */
 
-/* luf_park_list() */
+/* luf_put_into_lot() */
 proctype Reclaim(byte n)
 {
 	byte label;

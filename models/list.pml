@@ -132,7 +132,7 @@ proctype Reclaim(byte me)
 	dispose(2, fate1);
 	unmap_flush();
 	free_batch();
-	/* luf_park_list() */
+	/* luf_put_into_lot() */
 	if
 	:: fate0 == PARK || fate1 == PARK ->
 		d_step { MB(me) -> clock++; label = clock };

@@ -41,7 +41,7 @@ proctype Reclaim(byte me)
 	d_step { MB(me) -> tlb_gen++ };
 #endif
 	ledger_owe(me);
-	/* luf_park_list() */
+	/* luf_put_into_lot() */
 #ifdef NO_PARK_LABEL		/* the label comes from the clock's next value */
 	label = clock;
 	MB(me);

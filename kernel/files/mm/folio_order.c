@@ -17,9 +17,10 @@
  * lost while the page is mapped: wrprotect, fork and migration keep it (but migration
  * where CPUs are limited by L1TF: there a page counts as unasked again). So the pages
  * that are *unasked* are the clean PTEs of anonymous folios, and anybody can count
- * them: /proc/PID/smaps shows them as Private_Clean. Clean PTEs of anonymous memory
- * are nothing new to reclaim (add_to_swap() marks the folio dirty) nor to anything
- * else, as KSM, MADV_FREE and reads of swapped memory make them.
+ * them: /proc/PID/smaps shows them as Private_Clean, or Shared_Clean where fork shares
+ * them. Clean PTEs of anonymous memory are nothing new to reclaim (add_to_swap() marks
+ * the folio dirty) nor to anything else, as KSM, MADV_FREE and reads of swapped memory
+ * make them.
  *
  * Kconfig asks for x86, where the hardware sets dirty bits. Elsewhere a write may be a
  * fault, which is what is to be saved.
@@ -39,8 +40,9 @@
  * last allocated in the VMA, and those with a run, raise it: half of a run is enough
  * then. Isolated ones lower it: twice a run is needed, as in a VMA that is touched at
  * random runs come about by chance. If the block that the run should consist of was
- * mostly not asked for, the score falls so low that the VMA gets single pages, until
- * many faults in a row have been neighbours.
+ * mostly not asked for, the score falls by twice its greatest value: after two of them
+ * at the latest the VMA gets single pages, until many faults in a row have been
+ * neighbours.
  *
  * Races: the score and what was last allocated are one word of the VMA, that faults
  * read and write under the VMA's lock or the mmap lock for reading, that is: at the

@@ -328,7 +328,7 @@ static bool have_cgroup(void)
 
 #define PARKERS		6
 #define PARK_PAGES	1024UL
-#define LIST_PAGES	512	/* MADV_PAGEOUT unmaps a page table in one go */
+#define LIST_PAGES	128	/* what a task that reclaims has in hand at most */
 
 static volatile char *map_park_file(int which)
 {
