@@ -438,10 +438,8 @@ static void run_out_of_memory(void)
 	map = map_old_file();
 	drains = vm_counter("luf_drain_other");
 	do {
-		if (counter_in(NODE_0 "vmstat", "nr_luf_parked") < PAGES / 2) {
-			touch_on_other_cpu(map);
-			parked += pageout(map, "luf_park");
-		}
+		if (counter_in(NODE_0 "vmstat", "nr_luf_parked") < PAGES / 2)
+			parked += pageout_shared(map, "luf_park");
 		usleep(10000);
 	} while (!waitpid(child, &status, WNOHANG));
 	drains = vm_counter("luf_drain_other") - drains;

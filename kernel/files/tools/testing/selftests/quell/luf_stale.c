@@ -572,12 +572,6 @@ static void drain_own(void)
 		   released, found);
 }
 
-/* From the lists of pages that the other CPU has yet to add to the LRU. */
-static void put_all_on_lru(void)
-{
-	write_file("/proc/sys/vm/drop_caches", "1");
-}
-
 /*
  * Pages that are held by a pipe are unmapped, but stay; when they are let go they are
  * freed without being unmapped again. The reader must have had to come back by then.
@@ -626,12 +620,8 @@ static void try_to_park(const char *name, const char *file, bool writer,
 	long parked = 0;
 
 	/* A large folio that is busy at the moment is many pages: once more. */
-	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++) {
-		touch_on_other_cpu(map);
-		if (expected)
-			put_all_on_lru();
-		parked += pageout(map, "luf_park");
-	}
+	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++)
+		parked += pageout_shared(map, "luf_park");
 	tap_result(expected ? parked >= PAGES / 2 : parked == 0,
 		   "luf_stale %s: %ld pages parked", name, parked);
 	munmap(map, SIZE);
@@ -705,6 +695,23 @@ static void write_atomically(void)
 	fill_file(path, OLD);
 }
 
+/*
+ * All pages of what another CPU is busy with, if that is to be had. Returns how many were
+ * parked.
+ */
+static long park_again(volatile uint64_t *map)
+{
+	long parked = 0;
+
+	for (int i = 0; i < 10 && parked < PAGES / 2; i++) {
+		for (unsigned long at = 0; at < SIZE / sizeof(*map); at += PAGE / sizeof(*map))
+			(void)map[at];
+		put_all_on_lru();
+		parked = pageout((void *)map, "luf_park");
+	}
+	return parked;
+}
+
 static long meminfo(const char *file, const char *name)
 {
 	FILE *f = fopen(file, "r");
@@ -733,7 +740,7 @@ static void offline_parked(const char *how)
 	unsigned long frames[8];
 	char offline[80];
 	struct reader r = { 0 };
-	int fd, failed = 0;
+	int fd, gone = 0, failed = 0;
 	char text[32];
 	long parked;
 
@@ -752,6 +759,9 @@ static void offline_parked(const char *how)
 	atomic_store(&r.stop, true);
 	pthread_join(r.thread, NULL);
 	fd = open(offline, O_WRONLY);
+	/* One that the reader had back before it was parked is still there. */
+	for (int i = 0; i < 8; i++)
+		gone += frame_of(r.map + i * 8 * PAGE / 8) != frames[i];
 	for (int i = 0; i < 8; i++) {
 		int len = snprintf(text, sizeof(text), "%#lx", frames[i] * PAGE);
 
@@ -760,9 +770,9 @@ static void offline_parked(const char *how)
 	close(fd);
 	munmap((void *)r.map, SIZE);
 	release_windows();
-	tap_result(parked == PAGES && !failed,
-		   "luf_stale offline, %s: %d of 8 parked frames were not found, of %ld parked",
-		   how, failed, parked);
+	tap_result(parked >= PAGES / 2 && gone && !failed,
+		   "luf_stale offline, %s: %d of 8 frames were not found, %d were parked, of %ld",
+		   how, failed, gone, parked);
 }
 
 #define LONG_PAGES	512UL
@@ -819,20 +829,6 @@ static void park_long_list(void)
 		   parked, drains);
 }
 
-/* All of the reader's pages, if that is to be had. Returns how many were parked. */
-static long park_again(struct reader *r)
-{
-	long parked = 0;
-
-	for (int i = 0; i < 10 && parked < PAGES / 2; i++) {
-		for (unsigned long at = 0; at < SIZE; at += PAGE)
-			(void)r->map[at / sizeof(*r->map)];
-		put_all_on_lru();
-		parked = pageout((void *)r->map, "luf_park");
-	}
-	return parked;
-}
-
 /*
  * A reader that never sleeps keeps a window open: it has to be closed in time, and
  * then there has to be peace.
@@ -867,9 +863,9 @@ static void look_at_time(void)
 
 	/* What is parked, and newer than the last look at the time, was promised the old. */
 	write_file(STALE_MS, "100");
-	park_again(&r);
+	park_again(r.map);
 	write_file(QUELL_SYSFS "luf/drain", "1");
-	parked = park_again(&r);
+	parked = park_again(r.map);
 	write_file(STALE_MS, "60000");
 	left = vm_counter("nr_luf_parked");
 	tap_result(parked && left * 4 < parked,
@@ -877,7 +873,7 @@ static void look_at_time(void)
 
 	write_file(STALE_MS, "100");
 	flushes = vm_counter("luf_drain_stale");
-	park_again(&r);
+	park_again(r.map);
 	usleep(300000);
 	left = vm_counter("nr_luf_parked");
 	flushes = vm_counter("luf_drain_stale") - flushes;
@@ -905,11 +901,8 @@ static long not_free_but_available(void)
 
 static void park_some(void *map)
 {
-	for (int i = 0; i < 10; i++) {
-		touch_on_other_cpu(map);
-		put_all_on_lru();
-		pageout(map, "luf_park");
-	}
+	for (int i = 0; i < 10; i++)
+		pageout_shared(map, "luf_park");
 }
 
 /* Parked pages are memory that can be had, and the kernel's report of memory has them. */
@@ -978,13 +971,14 @@ static long come_back(enum back how)
 {
 	volatile uint64_t *anon, *private, *map;
 	long faults = -1, flushes;
+	struct companion c;
 
 	if (swapon(RAM_DISK, 0))
 		die("swapon");
 	anon = map_swapped();
 	private = map_file(other_path, MAP_PRIVATE);
 	map = map_file(path, MAP_SHARED);
-	touch_on_other_cpu((void *)map);
+	companion_start(&c, (void *)map);
 	flushes = vm_counter("luf_flush") + vm_counter("luf_kept_flush");
 	if (pageout((void *)map, "luf_park") >= PAGES / 2 && (pagemap_at(anon) & PM_SWAP) &&
 	    vm_counter("luf_flush") + vm_counter("luf_kept_flush") == flushes) {
@@ -997,6 +991,7 @@ static long come_back(enum back how)
 			*private = NEW;
 		faults = vm_counter("luf_write_fault") - faults;
 	}
+	companion_stop(&c);
 	munmap((void *)map, SIZE);
 	munmap((void *)private, SIZE);
 	munmap((void *)anon, SIZE);
@@ -1067,7 +1062,8 @@ static void switch_quota_on(void)
 	/* struct v2_disk_dqheader and v2_disk_dqinfo of version 1: two blocks, no users. */
 	static const uint32_t head[] = { 0xd9c01f11, 1, 604800, 604800, 0, 2, 0, 0 };
 	char device[64];
-	long parked = 0, flushes;
+	long parked, flushes;
+	struct companion c;
 	void *map;
 	int fd, err;
 
@@ -1082,13 +1078,12 @@ static void switch_quota_on(void)
 	close(fd);
 	hold_windows();
 	map = map_file(path, MAP_SHARED);
-	for (int i = 0; i < 5 && parked < PAGES / 2; i++) {
-		touch_on_other_cpu(map);
-		parked += pageout(map, "luf_park");
-	}
+	companion_start(&c, map);
+	parked = park_again(map);
 	flushes = vm_counter("luf_write_access");
 	err = quotactl(QCMD(Q_QUOTAON, USRQUOTA), device, QFMT_VFS_V1, path);
 	flushes = vm_counter("luf_write_access") - flushes;
+	companion_stop(&c);
 	if (!err)
 		quotactl(QCMD(Q_QUOTAOFF, USRQUOTA), device, 0, NULL);
 	tap_result(!err && parked >= PAGES / 2 && flushes == 1,
@@ -1147,6 +1142,7 @@ static void take_cma(bool park)
 	unsigned long start, nr, inside = 0;
 	long parked = 0, drains = 0;
 	int tried = 0, failed = 0;
+	struct companion c;
 
 	mount_debugfs();
 	if (access(CMA "alloc", W_OK)) {
@@ -1166,13 +1162,14 @@ static void take_cma(bool park)
 		tried++;
 		fill_at_once();
 		map = map_file(path, MAP_SHARED);
-		touch_on_other_cpu(map);
+		companion_start(&c, map);
 		for (unsigned long at = 0; at < SIZE; at += PAGE)
 			inside += frame_of((char *)map + at) - start < nr;
 		if (park)
 			pageout(map, "luf_park");
 		other = vm_counter("luf_drain_other");
 		failed += !take_area(nr);
+		companion_stop(&c);
 		drains += vm_counter("luf_drain_other") - other;
 		parked += vm_counter("luf_park") - before;
 		munmap(map, SIZE);

@@ -42,10 +42,9 @@ static long try_pageout(const char *counter)
 	volatile uint64_t *words = map;
 	long rise;
 
-	touch_on_other_cpu(map);
 	for (int i = 0; i < PAGES; i++)
 		(void)words[i * PAGE / 8];
-	rise = pageout(map, counter);
+	rise = pageout_shared(map, counter);
 	munmap(map, SIZE);
 	return rise;
 }

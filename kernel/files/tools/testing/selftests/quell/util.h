@@ -295,6 +295,62 @@ static inline long pageout(void *map, const char *counter)
 	return vm_counter(counter) - before;
 }
 
+/* From the lists of pages that the other CPU has yet to add to the LRU. */
+static inline void put_all_on_lru(void)
+{
+	write_file("/proc/sys/vm/drop_caches", "1");
+}
+
+struct companion {
+	pthread_t thread;
+	void *map;
+	bool touched, stop;
+};
+
+static inline void *companion_thread(void *arg)
+{
+	struct companion *c = arg;
+
+	touch_thread(c->map);
+	__atomic_store_n(&c->touched, true, __ATOMIC_RELEASE);
+	while (!__atomic_load_n(&c->stop, __ATOMIC_ACQUIRE))
+		;
+	return NULL;
+}
+
+/*
+ * Touch the mapping on another CPU and stay there: it may leave the mm when something
+ * else comes to run, and what is only local is never deferred.
+ */
+static inline void companion_start(struct companion *c, void *map)
+{
+	*c = (struct companion) { .map = map };
+	if (pthread_create(&c->thread, NULL, companion_thread, c))
+		die("pthread_create");
+	while (!__atomic_load_n(&c->touched, __ATOMIC_ACQUIRE))
+		;
+	put_all_on_lru();
+}
+
+/* As the end of any thread it may flush. */
+static inline void companion_stop(struct companion *c)
+{
+	__atomic_store_n(&c->stop, true, __ATOMIC_RELEASE);
+	pthread_join(c->thread, NULL);
+}
+
+/* pageout() beside a companion. The window may be closed when it returns. */
+static inline long pageout_shared(void *map, const char *counter)
+{
+	struct companion c;
+	long rise;
+
+	companion_start(&c, map);
+	rise = pageout(map, counter);
+	companion_stop(&c);
+	return rise;
+}
+
 static inline void make_swap(int fd, unsigned long bytes)
 {
 	static char page[PAGE];
