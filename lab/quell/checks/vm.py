@@ -8,6 +8,7 @@ The selftests are C programs that lie where Linux keeps such tests, in
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -411,8 +412,10 @@ def _top(tally: _Tally, image: Path, cache: Cache) -> None:
 
 def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     program = selftests(temp)["early_ack"]
-    words = [str(program), str(_FULL_ROUNDS)]
     for cpus in (2, 4):
+        # Who spins on a CPU that the host has not keeps the others from going on.
+        rounds = _FULL_ROUNDS if cpus <= (os.cpu_count() or 1) else _FULL_ROUNDS // 1000
+        words = [str(program), str(rounds)]
         guest = machine.run_script(image, words, cpus=cpus, timeout=8 * 3600, cache=cache)
         _count(tally, f"early_ack on {cpus} CPUs", guest)
 
