@@ -222,10 +222,57 @@ def test_only_what_differs_runs_again() -> None:
         bad = kernel == "quell" and number == 1
         return {test.name: FAIL if bad and test is B else PASS for test in tests}
 
-    rounds = selftests.compare_all([A, B, Selftest("mm", "slow", hopeless="why")], run_on)
+    rounds, large = selftests.compare_all([A, B, Selftest("mm", "slow", hopeless="why")], run_on)
     assert calls[:2] == [("stock", ["mm/a", "mm/b"], 1), ("quell", ["mm/a", "mm/b"], 1)]
     assert calls[2:] == [(kernel, ["mm/b"], n) for n in (2, 3) for kernel in ("stock", "quell")]
     assert [len(rounds[name]) for name in ("mm/a", "mm/b")] == [1, 3]
+    assert large == {}
+
+
+def test_what_large_folios_do_on_stock_as_well_is_told_apart() -> None:
+    def run_on(kernel: str, tests: Sequence[Selftest], _number: int) -> dict[str, Outcome]:
+        bad = {"quell": [A, B], selftests.LARGE: [A]}.get(kernel, [])
+        return {test.name: FAIL if test in bad else PASS for test in tests}
+
+    rounds, large = selftests.compare_all([A, B, C], run_on)
+    assert [len(rounds[name]) for name in ("mm/a", "mm/b", "mm/c")] == [9, 9, 1]
+    assert large == {"mm/a": [FAIL] * 3, "mm/b": [PASS] * 3}
+    assert selftests.as_large(rounds["mm/a"], large["mm/a"]) == ["as a whole", "y"]
+    result = selftests.report([A, B, C], rounds, large)
+    assert (result.passed, result.failed, result.skipped) == (1, 1, 1)
+    rows = {line.split()[0]: line for line in result.details.splitlines() if line.startswith("mm/")}
+    assert rows["mm/a"].endswith("as stock with large folios, in 9 runs")
+    assert rows["mm/b"].endswith("DIFFERENT in 9 runs")
+    assert "as stock with large folios: mm/a: y: stock ok, ok" in result.details
+
+
+def test_large_folios_do_not_excuse_everything() -> None:
+    rounds = [(PASS, FAIL)] * 9
+    assert selftests.as_large(rounds, [FAIL, FAIL, PASS]) == ["as a whole", "y"]
+    assert selftests.as_large(rounds, [FAIL, PASS, PASS]) == []
+    assert selftests.as_large([(PASS, CRASH)] * 9, [CRASH] * 3) == []
+    warned = Outcome("pass", {"the kernel's log is clean": "not ok"})
+    assert selftests.as_large([(Outcome("pass"), warned)] * 9, [warned] * 3) == []
+    # What was skipped or cut short lacks what Quell lacks.
+    lacks = Outcome("pass", {"x": "ok"})
+    assert selftests.as_large([(PASS, lacks)] * 9, [Outcome("skip")] * 3) == []
+
+
+def test_flaky_on_stock_a_third_as_often() -> None:
+    worse, better, same = (PASS, FAIL), (FAIL, PASS), (PASS, PASS)
+    assert selftests.judge([worse] * 8 + [better])
+    assert not selftests.judge([worse] * 6 + [better] * 3)
+    assert not selftests.judge([worse] * 4 + [same] * 5)
+
+
+def test_stock_with_large_folios_boots_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    appended = []
+    monkeypatch.setattr(selftests.steps, "boot", lambda *a, **k: appended.append(a[2].append) or {})
+    images = dict.fromkeys((*selftests.KERNELS, selftests.LARGE), tmp_path / "image")
+    guests = selftests._Bench(images, tmp_path / "disk", Cache(tmp_path))
+    for kernel in images:
+        guests.boot(kernel, [A])
+    assert ["thp_anon=16K-64K:always;2M:inherit" in words for words in appended] == [False, False, True]
 
 
 class _Guest:
