@@ -15,6 +15,19 @@
  *		Fresh, as Linux takes a large folio for partly mapped after it has
  *		moved it entry by entry, and splits it the next time
  *
+ * With --pressure, in a cgroup whose memory is reclaimed as by a limit:
+ *
+ *	looked	what each further process that maps the folios adds to looking for
+ *		references: of memory in 5 processes the time that the same in one
+ *		process takes is subtracted, and what is left divided by 4. The more
+ *		often a folio is looked at the longer it takes, and it is more often
+ *		when one process has referenced it: the kernel counts that
+ *	mapped	the same of the unmap step: of what each further process adds to
+ *		reclaiming folios that nobody has referenced, without looking for it.
+ *		By the clock, not by instructions, either may come out as 0.
+ *		"file" is FILE, on a file system with large folios: what readahead
+ *		makes when it is read from one end, and what MADV_HUGEPAGE asks for
+ *
  * A second thread of the process has been on another CPU, which now is idle, so
  * that TLB flushes are left for later and come together, as they do in programs with
  * threads; "local" is without it.
@@ -28,6 +41,7 @@
 #include <linux/loop.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -107,8 +121,10 @@ static void pin(int cpu)
 struct region {
 	unsigned int kb;	/* size of its folios */
 	int shared;
+	const char *file;	/* it is this file, and not anonymous */
 	uint64_t *words;
 	int kick[2], kicked[2];	/* to the thread on the other CPU, and back */
+	uint64_t looked;	/* run_mapped(): the ns of one look at each page */
 };
 
 static uint64_t *word_of(const struct region *r, uint64_t page)
@@ -116,15 +132,20 @@ static uint64_t *word_of(const struct region *r, uint64_t page)
 	return r->words + page * PAGE_BYTES / sizeof(uint64_t);
 }
 
-static void map_region(struct region *r)
+/* Where a huge page could start, with room for more than the region behind it. */
+static void *reserve(void)
 {
-	char *at = mmap(NULL, pages * PAGE_BYTES + HUGE_BYTES, PROT_NONE,
+	char *at = mmap(NULL, pages * PAGE_BYTES + 2 * HUGE_BYTES, PROT_NONE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (at == MAP_FAILED)
 		die("Cannot map memory: %s.", strerror(errno));
-	at = (char *)(((uintptr_t)at + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
-	r->words = mmap(at, pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
+	return (char *)(((uintptr_t)at + HUGE_BYTES - 1) & ~(HUGE_BYTES - 1));
+}
+
+static void map_region(struct region *r)
+{
+	r->words = mmap(reserve(), pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
 			(r->shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_FIXED,
 			-1, 0);
 	if (r->words == MAP_FAILED)
@@ -363,51 +384,264 @@ static uint64_t run_move(struct region *r, int local, uint64_t rounds)
 	return elapsed;
 }
 
+/* --- In several processes, under pressure -------------------------------------- */
+
+#define PROCESSES	5
+
+/* At an address where no entry of the page directory fits. */
+static void map_file(struct region *r)
+{
+	char *at = (char *)reserve() + HUGE_BYTES / 2;
+	int fd = open(r->file, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		die("Cannot open %s: %s.", r->file, strerror(errno));
+	/* What was reclaimed before is forgotten, or it would be active when it comes back. */
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	r->words = mmap(at, pages * PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (r->words == MAP_FAILED)
+		die("Cannot map %s: %s.", r->file, strerror(errno));
+	close(fd);
+	madvise(r->words, pages * PAGE_BYTES,
+		r->kb * 1024 == HUGE_BYTES ? MADV_HUGEPAGE : MADV_SEQUENTIAL);
+	read_region(r);
+	/* Nobody looks for references where memory is read in order. */
+	madvise(r->words, pages * PAGE_BYTES, MADV_NORMAL);
+}
+
+static void make_file(const char *path, uint64_t bytes)
+{
+	uint64_t page[PAGE_BYTES / sizeof(uint64_t)] = { 0 };
+	FILE *f = fopen(path, "we");
+
+	for (uint64_t i = 0; f && i < bytes / PAGE_BYTES; i++) {
+		page[0] = i + 1;
+		if (fwrite(page, PAGE_BYTES, 1, f) != 1)
+			break;
+	}
+	if (!f || ferror(f) || fclose(f))
+		die("Cannot write %s: %s.", path, strerror(errno));
+}
+
+/* Reclaim does not find that somebody has used the pages. */
+static void clear_references(pid_t pid)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/clear_refs", pid);
+	put(path, "1");
+}
+
+#define CGROUP	"/sys/fs/cgroup/"
+#define OURS	CGROUP "reclaim-mapped/"
+
+/* In a cgroup of its own it is this memory that is reclaimed, and not other. */
+static void enter_cgroup(void)
+{
+	put(CGROUP "cgroup.subtree_control", "+memory");
+	if (mkdir(OURS, 0755) && errno != EEXIST)
+		die("Cannot make the cgroup %s: %s.", OURS, strerror(errno));
+	put(OURS "cgroup.procs", "0");
+}
+
+/*
+ * What reclaiming took: ns, and looks for references, one of a folio for each of its
+ * pages. Some 16 pages of the processes' own are written to swap meanwhile, or read.
+ */
+struct effort {
+	uint64_t ns, looks;
+};
+
+static uint64_t count_looks(void)
+{
+	FILE *f = fopen(OURS "memory.stat", "re");
+	unsigned long long value, looks = 0;
+	char name[64];
+
+	if (!f)
+		die("Cannot read %smemory.stat: %s.", OURS, strerror(errno));
+	while (fscanf(f, "%63s %llu", name, &value) == 2)
+		if (!strcmp(name, "pgscan") || !strcmp(name, "pgrefill"))
+			looks += value;
+	fclose(f);
+	return looks;
+}
+
+static void press(const struct region *r, struct effort *effort)
+{
+	int fd = open(OURS "memory.reclaim", O_WRONLY | O_CLOEXEC);
+	uint64_t start, left = pages;
+	char text[64];
+
+	if (fd < 0)
+		die("Cannot open %smemory.reclaim: %s.", OURS, strerror(errno));
+	effort->looks -= count_looks();
+	for (int i = 0; i < 4 && left > pages / 20; i++) {
+		int len = snprintf(text, sizeof(text), "%llu swappiness=%d",
+				   (unsigned long long)(left * PAGE_BYTES), r->file ? 0 : 200);
+
+		start = now_ns();
+		/* EAGAIN: less than that was found. */
+		if (write(fd, text, (size_t)len) < 0 && errno != EAGAIN)
+			die("Cannot reclaim: %s.", strerror(errno));
+		effort->ns += now_ns() - start;
+		left = present(r);
+	}
+	if (left > pages / 20)
+		die("%llu of %llu pages were not reclaimed.", (unsigned long long)left,
+		    (unsigned long long)pages);
+	effort->looks += count_looks();
+	close(fd);
+}
+
+/* A process that has the memory mapped until its pipe is closed. */
+static pid_t share(const struct region *r, int ready, int end, int end_here)
+{
+	pid_t pid = fork();
+	char byte = 0;
+
+	if (pid < 0)
+		die("Cannot fork: %s.", strerror(errno));
+	if (pid)
+		return pid;
+	close(end_here);
+	pin(1);
+	read_region(r);
+	if (write(ready, &byte, 1) != 1)
+		_exit(1);
+	close(ready);
+	_exit(read(end, &byte, 1) != 0);
+}
+
+static void reclaim_from(struct region *r, int processes, int referenced, struct effort *effort)
+{
+	pid_t others[PROCESSES];
+	int ready[2], end[2], status;
+	char byte;
+
+	if (r->file) {
+		map_file(r);
+	} else {
+		map_region(r);
+		check_folios(r);
+		page_out(r);
+		wait_for_writeback();
+	}
+	read_region(r);
+	check_folios(r);
+	if (pipe(ready) || pipe(end))
+		die("Cannot make a pipe: %s.", strerror(errno));
+	for (int i = 1; i < processes; i++)
+		others[i] = share(r, ready[1], end[0], end[1]);
+	close(ready[1]);
+	for (int i = 1; i < processes; i++)
+		if (read(ready[0], &byte, 1) != 1)
+			die("A process has gone.");
+	if (!referenced)
+		clear_references(getpid());
+	for (int i = 1; i < processes; i++)
+		clear_references(others[i]);
+	press(r, effort);
+	close(end[1]);
+	for (int i = 1; i < processes; i++)
+		if (waitpid(others[i], &status, 0) != others[i] || status)
+			die("A process has failed.");
+	close(end[0]);
+	close(ready[0]);
+	munmap(r->words, pages * PAGE_BYTES);
+}
+
+/* What each further process adds to reclaiming. */
+static void add(struct region *r, uint64_t rounds, int referenced, double *ns, double *looks)
+{
+	struct effort one = { 0 }, several = { 0 };
+
+	for (uint64_t i = 0; i < rounds; i++) {
+		reclaim_from(r, 1, referenced, &one);
+		reclaim_from(r, PROCESSES, referenced, &several);
+	}
+	*ns = ((double)several.ns - (double)one.ns) / (PROCESSES - 1);
+	*looks = ((double)several.looks * PROCESSES - (double)one.looks) / (PROCESSES - 1);
+}
+
+static uint64_t run_mapped(struct region *r, int local, uint64_t rounds)
+{
+	double plain, plain_looks, seen, seen_looks, look;
+
+	(void)local;
+	enter_cgroup();
+	add(r, rounds, 0, &plain, &plain_looks);
+	add(r, rounds, 1, &seen, &seen_looks);
+	if (seen_looks < plain_looks + (double)(rounds * pages / 2))
+		die("Referenced folios were not looked at more often than others.");
+	/* By the clock, which is not as exact as instructions, less than nothing may come out. */
+	look = (seen - plain) / (seen_looks - plain_looks);
+	look = look > 0 ? look : 0;
+	r->looked = (uint64_t)(look * (double)(rounds * pages));
+	return plain > look * plain_looks ? (uint64_t)(plain - look * plain_looks) : 0;
+}
+
 static const struct test {
 	const char *name;
 	uint64_t (*run)(struct region *r, int local, uint64_t rounds);
 	uint64_t times;			/* rounds, as a multiple */
 	unsigned int kb;
-	int shared, local;
+	int shared, local, file;
 } tests[] = {
-	{ "unmap_small",	run_unmap,	4,	0,	0, 0 },
-	{ "unmap_64k",		run_unmap,	4,	64,	0, 0 },
-	{ "unmap_2m",		run_unmap,	4,	2048,	0, 0 },
-	{ "unmap_shared_small",	run_unmap,	4,	0,	1, 0 },
-	{ "unmap_shared_64k",	run_unmap,	4,	64,	1, 0 },
-	{ "unmap_small_local",	run_unmap,	4,	0,	0, 1 },
-	{ "unmap_64k_local",	run_unmap,	4,	64,	0, 1 },
-	{ "out_small",		run_out,	1,	0,	0, 0 },
-	{ "out_64k",		run_out,	1,	64,	0, 0 },
-	{ "out_2m",		run_out,	1,	2048,	0, 0 },
-	{ "move_small",		run_move,	2,	0,	0, 0 },
-	{ "move_64k",		run_move,	2,	64,	0, 0 },
+	{ "unmap_small",	run_unmap,	4,	0,	0, 0, 0 },
+	{ "unmap_64k",		run_unmap,	4,	64,	0, 0, 0 },
+	{ "unmap_2m",		run_unmap,	4,	2048,	0, 0, 0 },
+	{ "unmap_shared_small",	run_unmap,	4,	0,	1, 0, 0 },
+	{ "unmap_shared_64k",	run_unmap,	4,	64,	1, 0, 0 },
+	{ "unmap_small_local",	run_unmap,	4,	0,	0, 1, 0 },
+	{ "unmap_64k_local",	run_unmap,	4,	64,	0, 1, 0 },
+	{ "out_small",		run_out,	1,	0,	0, 0, 0 },
+	{ "out_64k",		run_out,	1,	64,	0, 0, 0 },
+	{ "out_2m",		run_out,	1,	2048,	0, 0, 0 },
+	{ "move_small",		run_move,	2,	0,	0, 0, 0 },
+	{ "move_64k",		run_move,	2,	64,	0, 0, 0 },
+	{ "mapped_small",	run_mapped,	1,	0,	0, 1, 0 },
+	{ "mapped_64k",		run_mapped,	1,	64,	0, 1, 0 },
+	{ "mapped_2m",		run_mapped,	1,	2048,	0, 1, 0 },
+	{ "mapped_file_64k",	run_mapped,	1,	64,	0, 1, 1 },
+	{ "mapped_file_2m",	run_mapped,	1,	2048,	0, 1, 1 },
 };
 
-static void measure(const struct test *t, uint64_t rounds)
+static void per_page(const char *what, const char *kind, uint64_t ns, uint64_t rounds)
 {
-	struct region r = { .kb = t->kb, .shared = t->shared };
-	uint64_t elapsed;
 	char name[64];
+
+	snprintf(name, sizeof(name), "%s%s_ns_per_page", what, kind);
+	figure(name, (double)ns / (double)rounds / (double)pages, "ns");
+}
+
+static void measure(const struct test *t, uint64_t rounds, const char *file)
+{
+	struct region r = { .kb = t->kb, .shared = t->shared, .file = t->file ? file : NULL };
 	pthread_t other;
 
+	rounds *= t->times;
 	pin(0);
 	if (!t->local) {
 		if (pipe(r.kick) || pipe(r.kicked))
 			die("Cannot make a pipe: %s.", strerror(errno));
 		start_thread(&other, visit, &r);
 	}
-	elapsed = t->run(&r, t->local, rounds * t->times);
-	snprintf(name, sizeof(name), "%s_ns_per_page", t->name);
-	figure(name, (double)elapsed / (double)(rounds * t->times) / (double)pages, "ns");
+	per_page(t->name, "", t->run(&r, t->local, rounds), rounds);
+	if (t->run == run_mapped)
+		per_page("looked", strchr(t->name, '_'), r.looked, rounds);
 }
 
 int main(int argc, char **argv)
 {
 	uint64_t rounds = 4, mb = 16;
-	const char *only = NULL;
+	const char *only = NULL, *file = NULL;
 	int i = 1, status;
 
+	if (argc == 4 && !strcmp(argv[1], "--make")) {
+		make_file(argv[2], parse_number("--make", argv[3], PAGE_BYTES, 1UL << 30));
+		return 0;
+	}
 	for (; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--megabytes"))
 			mb = parse_number("--megabytes", argv[i + 1], 2, 32);
@@ -415,11 +649,14 @@ int main(int argc, char **argv)
 			rounds = parse_number("--rounds", argv[i + 1], 1, 1000000);
 		else if (!strcmp(argv[i], "--only"))
 			only = argv[i + 1];
+		else if (!strcmp(argv[i], "--pressure"))
+			file = argv[i + 1];
 		else
 			break;
 	}
 	if (i != argc)
-		die("usage: " WORKLOAD " [--megabytes N] [--rounds N] [--only FIGURE]");
+		die("usage: " WORKLOAD " [--megabytes N] [--rounds N] [--only FIGURE] "
+		    "[--pressure FILE]\n       " WORKLOAD " --make FILE BYTES");
 	pages = (mb << 20) / PAGE_BYTES & -(HUGE_BYTES / PAGE_BYTES);
 	pin(0);
 	swap_on();
@@ -427,6 +664,8 @@ int main(int argc, char **argv)
 		pid_t pid;
 
 		if (only && strncmp(only, tests[k].name, strlen(only)))
+			continue;
+		if (!file != (tests[k].run != run_mapped))
 			continue;
 		if (tests[k].run == run_move &&
 		    access("/sys/devices/system/node/node1", R_OK))
@@ -437,7 +676,7 @@ int main(int argc, char **argv)
 		if (pid < 0)
 			die("Cannot fork: %s.", strerror(errno));
 		if (!pid) {
-			measure(&tests[k], rounds);
+			measure(&tests[k], rounds, file);
 			fflush(stdout);
 			_exit(0);
 		}
