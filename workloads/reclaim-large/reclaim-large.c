@@ -332,17 +332,23 @@ static uint64_t run_unmap(struct region *r, int local, uint64_t rounds)
 	return elapsed;
 }
 
+/* Folios whose swap is up to date, and that are mapped again. */
+static void map_clean(struct region *r)
+{
+	map_region(r);
+	check_folios(r);
+	page_out(r);
+	wait_for_writeback();
+	read_region(r);
+	check_folios(r);
+}
+
 static uint64_t run_out(struct region *r, int local, uint64_t rounds)
 {
 	uint64_t elapsed = 0;
 
 	for (uint64_t i = 0; i < rounds; i++) {
-		map_region(r);
-		check_folios(r);
-		page_out(r);
-		wait_for_writeback();
-		read_region(r);
-		check_folios(r);
+		map_clean(r);
 		elapsed += timed_page_out(r, local);
 		munmap(r->words, pages * PAGE_BYTES);
 	}
@@ -407,6 +413,7 @@ static void map_file(struct region *r)
 	read_region(r);
 	/* Nobody looks for references where memory is read in order. */
 	madvise(r->words, pages * PAGE_BYTES, MADV_NORMAL);
+	check_folios(r);
 }
 
 static void make_file(const char *path, uint64_t bytes)
@@ -519,16 +526,10 @@ static void reclaim_from(struct region *r, int processes, int referenced, struct
 	int ready[2], end[2], status;
 	char byte;
 
-	if (r->file) {
+	if (r->file)
 		map_file(r);
-	} else {
-		map_region(r);
-		check_folios(r);
-		page_out(r);
-		wait_for_writeback();
-	}
-	read_region(r);
-	check_folios(r);
+	else
+		map_clean(r);
 	if (pipe(ready) || pipe(end))
 		die("Cannot make a pipe: %s.", strerror(errno));
 	for (int i = 1; i < processes; i++)

@@ -1169,8 +1169,8 @@ static void take_cma(bool park)
 			pageout(map, "luf_park");
 		other = vm_counter("luf_drain_other");
 		failed += !take_area(nr);
-		companion_stop(&c);
 		drains += vm_counter("luf_drain_other") - other;
+		companion_stop(&c);
 		parked += vm_counter("luf_park") - before;
 		munmap(map, SIZE);
 		write_file(QUELL_SYSFS "luf/drain", "1");
