@@ -37,6 +37,13 @@ static __always_inline void early_ack_post(call_single_data_t *csd)
 	csd->node.u_flags |= CSD_FLAG_EARLY_ACK;
 }
 
+/* csd_lock_wait() for @csd is next. */
+static __always_inline void early_ack_await(call_single_data_t *csd)
+{
+	if (static_branch_likely(&early_ack_key))
+		early_ack_poll(&csd->node.u_flags);
+}
+
 static __always_inline bool early_ack_is_posted(call_single_data_t *csd)
 {
 	return (csd->node.u_flags & (CSD_FLAG_TYPE_MASK | CSD_FLAG_EARLY_ACK)) ==
@@ -96,6 +103,10 @@ static struct llist_node *early_ack_receive(struct llist_node *entry)
 #else
 
 static __always_inline void early_ack_post(call_single_data_t *csd)
+{
+}
+
+static __always_inline void early_ack_await(call_single_data_t *csd)
 {
 }
 

@@ -151,6 +151,13 @@
  *    interrupt and back takes; and so is what comes within 1 us after a window
  *    (early_ack_may_take()). Where that way takes longer, and a message always comes
  *    just behind the window, only the sender's own work is the target's time.
+ *  - The wait: what is left of it is the delivery of the interrupt. So the sender looks
+ *    for each target's acknowledgment without PAUSE at first (early_ack_poll()), at
+ *    most early_ack_polls times, and then as in stock. A PAUSE is up to 140
+ *    cycles; many in a row leave a virtual machine, and under emulation each one
+ *    does. A look that hits the cache is one or two cycles, which the sibling
+ *    thread does without meanwhile. Nothing is concluded from it: csd_lock_wait()
+ *    comes next, and acquires.
  *  - Lazy TLB mode: who sends looks at it as in stock (should_flush_tlb()). A CPU that
  *    became lazy since switches to init_mm instead of flushing, in the window.
  *  - Temporary mms (text poking, EFI): text poking has interrupts off. Else the mm
@@ -194,11 +201,14 @@
 #include <linux/interrupt.h>
 #include <linux/irq_work.h>
 #include <linux/jump_label.h>
+#include <linux/kobject.h>
+#include <linux/kstrtox.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
 #include <linux/sched/clock.h>
+#include <linux/sysfs.h>
 #include <linux/vmstat.h>
 #include <asm/early_ack.h>
 #include <asm/hardirq.h>
@@ -220,6 +230,11 @@ cycles_t early_ack_gap __ro_after_init;
 
 /* Whatever the time is: see early_ack_pause(). */
 DEFINE_PER_CPU(bool, early_ack_paused);
+
+/* How often a sender looks without PAUSE: up to 1 us for each target. */
+#define EARLY_ACK_POLLS		2000
+#define EARLY_ACK_POLLS_MAX	1000000
+unsigned int early_ack_polls __read_mostly = EARLY_ACK_POLLS;
 
 /* The sender's number, where it only matters that it is not this CPU. */
 #define EARLY_ACK_REMOTE	UINT_MAX
@@ -377,9 +392,36 @@ void __early_ack_end(const struct flush_tlb_info *info, u64 start)
 
 /* --- The switch -------------------------------------------------------------------- */
 
+static ssize_t polls_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%u\n", READ_ONCE(early_ack_polls));
+}
+
+static ssize_t polls_store(struct kobject *kobj, struct kobj_attribute *attr,
+			   const char *buf, size_t count)
+{
+	unsigned int polls;
+	int err = kstrtouint(buf, 10, &polls);
+
+	if (err)
+		return err;
+	if (polls > EARLY_ACK_POLLS_MAX)
+		return -EINVAL;
+	WRITE_ONCE(early_ack_polls, polls);
+	return count;
+}
+
+static struct kobj_attribute early_ack_polls_attr = __ATTR_RW(polls);
+
+static const struct attribute * const early_ack_attrs[] = {
+	&early_ack_polls_attr.attr,
+	NULL,
+};
+
 static struct quell_mechanism early_ack_mechanism = {
 	.name	= "early_ack",
 	.key	= &early_ack_key.key,
+	.attrs	= early_ack_attrs,
 };
 
 static int __init early_ack_init(void)

@@ -24,6 +24,7 @@ DECLARE_STATIC_KEY_FALSE(early_ack_key);
 DECLARE_PER_CPU(cycles_t, early_ack_ended);
 DECLARE_PER_CPU(bool, early_ack_paused);
 extern cycles_t early_ack_gap;
+extern unsigned int early_ack_polls;
 DECLARE_TRACEPOINT(early_ack_send);
 DECLARE_TRACEPOINT(early_ack_wait);
 
@@ -91,6 +92,20 @@ static inline void early_ack_put(struct early_ack_request *request,
 	request->end = info->end;
 	request->new_tlb_gen = info->new_tlb_gen;
 	count_vm_event(EARLY_ACK_SENT);
+}
+
+/*
+ * The sender: look whether the target has acknowledged, without PAUSE for a while. The
+ * acknowledgment is due as soon as the interrupt arrives, and a PAUSE can last as long
+ * as what is left of that, or leave the virtual machine. Returns whether nothing is
+ * left to wait for; the caller has to acquire what it then sees.
+ */
+static inline bool early_ack_poll(const unsigned int *u_flags)
+{
+	for (unsigned int n = READ_ONCE(early_ack_polls); n; n--)
+		if (!(READ_ONCE(*u_flags) & CSD_FLAG_EARLY_ACK))
+			return true;
+	return false;
 }
 
 /*

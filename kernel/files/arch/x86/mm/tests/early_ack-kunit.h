@@ -250,6 +250,28 @@ static void early_ack_pause_test(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, !now || !early_ack_gap);
 }
 
+/* Who waits looks as often as it is told, and no longer than until it sees something. */
+static void early_ack_poll_test(struct kunit *test)
+{
+	unsigned int polls = early_ack_polls, waits, acknowledged, unasked;
+	unsigned int posted = CSD_FLAG_LOCK | CSD_TYPE_SYNC | CSD_FLAG_EARLY_ACK;
+	unsigned int late = CSD_FLAG_LOCK | CSD_TYPE_SYNC, none = 0;
+
+	WRITE_ONCE(early_ack_polls, 100);
+	waits = early_ack_poll(&posted);
+	acknowledged = early_ack_poll(&none);
+	/* Nobody acknowledges that one early. */
+	unasked = early_ack_poll(&late);
+	WRITE_ONCE(early_ack_polls, 0);
+	none = early_ack_poll(&none);
+	WRITE_ONCE(early_ack_polls, polls);
+
+	KUNIT_EXPECT_FALSE(test, waits);
+	KUNIT_EXPECT_TRUE(test, acknowledged);
+	KUNIT_EXPECT_TRUE(test, unasked);
+	KUNIT_EXPECT_FALSE(test, none);
+}
+
 static struct kunit_case early_ack_cases[] = {
 	KUNIT_CASE(early_ack_travel_test),
 	KUNIT_CASE(early_ack_round_test),
@@ -257,6 +279,7 @@ static struct kunit_case early_ack_cases[] = {
 	KUNIT_CASE(early_ack_owed_test),
 	KUNIT_CASE(early_ack_walk_test),
 	KUNIT_CASE(early_ack_pause_test),
+	KUNIT_CASE(early_ack_poll_test),
 	{}
 };
 
