@@ -31,11 +31,18 @@
 
 #define MAX_PAGES	512
 #define MAX_OTHERS	63
-#define TRIES		20
+#define TRIES		40
 #define SCALE_TRIES	3
 
 struct times {
 	double drop, round;	/* nanoseconds; no round is measured: 0 */
+};
+
+/* What is measured: with so many pages, beside so many spinners. */
+struct work {
+	uint64_t pages;
+	int others;
+	struct times best;
 };
 
 static atomic_bool stop;
@@ -189,54 +196,56 @@ static struct times measure_apart(const cpu_set_t *allowed, int others,
 	return result;
 }
 
-static void measure_pages(const cpu_set_t *allowed, uint64_t pages,
-			  uint64_t iterations)
+static void report(const struct work *work, const struct work *alone)
 {
-	static const int usual[] = { 0, 1, 3 };
-	int everyone[] = { 0, CPU_COUNT(allowed) - 1 };
-	const int *others = scale ? everyone : usual;
-	size_t count = scale ? ARRAY_SIZE(everyone) : ARRAY_SIZE(usual);
-	int tries = scale ? SCALE_TRIES : TRIES;
-	struct times best[ARRAY_SIZE(usual)], once;
 	char who[24], name[64];
 
-	if (scale && (everyone[1] < 1 || everyone[1] > MAX_OTHERS))
-		die("--scale needs 2 to %d CPUs.", MAX_OTHERS + 1);
-	for (int try = 0; try < tries; try++)
-		for (size_t k = 0; k < count; k++) {
-			once = measure_apart(allowed, others[k], pages,
-					     iterations / tries + 1);
-			if (!try || once.drop < best[k].drop)
-				best[k].drop = once.drop;
-			if (!try || once.round < best[k].round)
-				best[k].round = once.round;
-		}
-	for (size_t k = 0; k < count; k++) {
-		if (scale && k)
-			snprintf(who, sizeof(who), "all");
-		else
-			snprintf(who, sizeof(who), "%d", others[k]);
-		snprintf(name, sizeof(name), "ns_%llup_%s_others",
-			 (unsigned long long)pages, who);
-		figure(name, best[k].drop, "ns");
-		if (pages == 1) {
-			snprintf(name, sizeof(name), "ns_round_1p_%s_others", who);
-			figure(name, best[k].round, "ns");
-		}
-		if (!k)
-			continue;
-		snprintf(name, sizeof(name), "ns_added_%llup_%s_others",
-			 (unsigned long long)pages, who);
-		figure(name, best[k].drop - best[0].drop, "ns");
+	if (scale && work->others)
+		snprintf(who, sizeof(who), "all");
+	else
+		snprintf(who, sizeof(who), "%d", work->others);
+	snprintf(name, sizeof(name), "ns_%llup_%s_others",
+		 (unsigned long long)work->pages, who);
+	figure(name, work->best.drop, "ns");
+	if (work->pages == 1) {
+		snprintf(name, sizeof(name), "ns_round_1p_%s_others", who);
+		figure(name, work->best.round, "ns");
 	}
+	if (work == alone)
+		return;
+	snprintf(name, sizeof(name), "ns_added_%llup_%s_others",
+		 (unsigned long long)work->pages, who);
+	figure(name, work->best.drop - alone->best.drop, "ns");
+}
+
+/* Each once, again and again, so that all of them see the host in all its moods. */
+static void measure_all(const cpu_set_t *allowed, struct work *works, size_t count,
+			uint64_t iterations)
+{
+	int tries = scale ? SCALE_TRIES : TRIES;
+
+	for (int try = 0; try < tries; try++)
+		for (size_t i = 0; i < count; i++) {
+			struct times *best = &works[i].best;
+			struct times once =
+				measure_apart(allowed, works[i].others, works[i].pages,
+					      iterations / tries + 1);
+
+			if (!try || once.drop < best->drop)
+				best->drop = once.drop;
+			if (!try || once.round < best->round)
+				best->round = once.round;
+		}
 }
 
 int main(int argc, char **argv)
 {
 	static const uint64_t usual[] = { 1, 8, 33 };
+	struct work works[ARRAY_SIZE(usual) * 3];
 	uint64_t pages = 0, iterations = 10000;
+	int others[] = { 0, 1, 3 }, i = 1;
+	size_t cases = 3, count = 0;
 	cpu_set_t allowed;
-	int i = 1;
 
 	if (i < argc && !strcmp(argv[i], "--scale")) {
 		scale = true;
@@ -258,9 +267,20 @@ int main(int argc, char **argv)
 		die("Cannot read the CPUs this may run on: %s.",
 		    strerror(errno));
 	pin(pthread_self(), &allowed, -1);
-	for (size_t k = 0; k < ARRAY_SIZE(usual); k++)
-		if (!pages || k == 0)
-			measure_pages(&allowed, pages ? pages : usual[k],
-				      iterations);
+	if (scale) {
+		others[1] = CPU_COUNT(&allowed) - 1;
+		cases = 2;
+		if (others[1] < 1 || others[1] > MAX_OTHERS)
+			die("--scale needs 2 to %d CPUs.", MAX_OTHERS + 1);
+	}
+	for (size_t k = 0; k < (pages ? 1 : ARRAY_SIZE(usual)); k++)
+		for (size_t j = 0; j < cases; j++)
+			works[count++] = (struct work){
+				.pages = pages ? pages : usual[k],
+				.others = others[j],
+			};
+	measure_all(&allowed, works, count, iterations);
+	for (size_t k = 0; k < count; k++)
+		report(&works[k], &works[k - k % cases]);
 	return 0;
 }
