@@ -57,9 +57,9 @@
  *    unmaps the old one.
  *
  * The target does not look at the mm that it got, which may be gone (so requests to
- * trim its cpumask, which are about that mm, are not acknowledged early): it is compared
- * with the mm that is loaded, and only that one is looked at. They cannot be
- * different mms at the same address: when the request was copied the sender still
+ * trim its cpumask, for which Linux since 6.14 does, are not acknowledged early): it
+ * is compared with the mm that is loaded, and only that one is looked at. They cannot
+ * be different mms at the same address: when the request was copied the sender still
  * waited, so the mm was there, and what is loaded does not change in the window.
  *
  * Speculation may use the entry. It brings lines into caches, which are coherent;
@@ -151,13 +151,14 @@
  *    interrupt and back takes; and so is what comes within 1 us after a window
  *    (early_ack_may_take()). Where that way takes longer, and a message always comes
  *    just behind the window, only the sender's own work is the target's time.
- *  - The wait: what is left of it is the delivery of the interrupt. So the sender looks
- *    for each target's acknowledgment without PAUSE at first (early_ack_poll()), at
- *    most early_ack_polls times, and then as in stock. A PAUSE is up to 140
- *    cycles; many in a row leave a virtual machine, and under emulation each one
- *    does. A look that hits the cache is one or two cycles, which the sibling
- *    thread does without meanwhile. Nothing is concluded from it: csd_lock_wait()
- *    comes next, and acquires.
+ *  - The wait: what is left of it is mostly the delivery of the interrupt. In a
+ *    virtual machine the sender looks for each target's acknowledgment without PAUSE
+ *    at first (early_ack_poll()), a bounded number of times, and then as in stock: a
+ *    loop of PAUSEs leaves the virtual machine after some 4096 cycles, and under
+ *    emulation each of them does. Not on bare metal: there a PAUSE spares the sibling
+ *    thread, which may be the target, and the penalty for speculating past the end of
+ *    the loop. Nothing is concluded from the look: csd_lock_wait() comes next, and
+ *    acquires.
  *  - Lazy TLB mode: who sends looks at it as in stock (should_flush_tlb()). A CPU that
  *    became lazy since switches to init_mm instead of flushing, in the window.
  *  - Temporary mms (text poking, EFI): text poking has interrupts off. Else the mm
@@ -175,10 +176,11 @@
  *  - CSD lock debugging: a report is about a target that did not acknowledge. One
  *    that hangs in the flush itself shows in the next report as "handling prior
  *    flush_tlb_func request"; the sender does not hang with it.
- *  - /proc/interrupts, nr_tlb_remote_flush_received and csd:* count requests,
- *    merged ones, too, as in stock. tlb:tlb_flush comes for the flush that is carried
- *    out, and for merged batches of reclaim's with no pages; always in the window: who
- *    is attached to it gets nothing of the user's memory or stack.
+ *  - /proc/interrupts, nr_tlb_remote_flush_received and csd:* count requests, merged
+ *    ones, too, as in stock; csd:csd_function_exit of the first comes after the flush,
+ *    and those of merged ones before it. tlb:tlb_flush comes for the flush that is
+ *    carried out, and for merged batches of reclaim's with no pages; always in the
+ *    window: who is attached to it gets nothing of the user's memory or stack.
  *  - mm/luf.c: what it frees when arch_tlbbatch_flush() has returned, nobody uses
  *    (A1). luf_seen moves after the flush. The ledger of mm/luf_debug.c does not
  *    say of a CPU that it is behind while it owes a flush.
@@ -197,6 +199,7 @@
  * tools/testing/selftests/quell/early_ack.c looks for stale entries on the machine.
  */
 #include <linux/compiler.h>
+#include <linux/cpufeature.h>
 #include <linux/init.h>
 #include <linux/interrupt.h>
 #include <linux/irq_work.h>
@@ -231,10 +234,10 @@ cycles_t early_ack_gap __ro_after_init;
 /* Whatever the time is: see early_ack_pause(). */
 DEFINE_PER_CPU(bool, early_ack_paused);
 
-/* How often a sender looks without PAUSE: up to 1 us for each target. */
+/* How often a sender looks without PAUSE; the default is that of a virtual machine. */
 #define EARLY_ACK_POLLS		2000
 #define EARLY_ACK_POLLS_MAX	1000000
-unsigned int early_ack_polls __read_mostly = EARLY_ACK_POLLS;
+unsigned int early_ack_polls __read_mostly;
 
 /* The sender's number, where it only matters that it is not this CPU. */
 #define EARLY_ACK_REMOTE	UINT_MAX
@@ -426,6 +429,8 @@ static struct quell_mechanism early_ack_mechanism = {
 
 static int __init early_ack_init(void)
 {
+	if (boot_cpu_has(X86_FEATURE_HYPERVISOR))
+		early_ack_polls = EARLY_ACK_POLLS;
 	/* 1 us; 0 if there is no TSC to tell. */
 	early_ack_gap = tsc_khz / 1000;
 	return quell_register(&early_ack_mechanism);

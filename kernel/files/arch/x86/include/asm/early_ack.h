@@ -73,8 +73,8 @@ static inline bool early_ack_native(void)
 }
 
 /*
- * May this flush be acknowledged before it is carried out? Not if the target is to
- * look at the mm (trim_cpumask), which may be gone by then.
+ * May this flush be acknowledged before it is carried out? Not if the target may be
+ * to change the mm (trim_cpumask; it does since 6.14), which may be gone by then.
  */
 static inline bool early_ack_possible(const struct flush_tlb_info *info)
 {
@@ -95,10 +95,9 @@ static inline void early_ack_put(struct early_ack_request *request,
 }
 
 /*
- * The sender: look whether the target has acknowledged, without PAUSE for a while. The
- * acknowledgment is due as soon as the interrupt arrives, and a PAUSE can last as long
- * as what is left of that, or leave the virtual machine. Returns whether nothing is
- * left to wait for; the caller has to acquire what it then sees.
+ * The sender: look whether the target has acknowledged, without PAUSE, early_ack_polls
+ * times at most. Returns whether it need not look any more: it has, or it will not
+ * early. Nothing is acquired.
  */
 static inline bool early_ack_poll(const unsigned int *u_flags)
 {

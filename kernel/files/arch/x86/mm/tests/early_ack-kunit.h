@@ -250,6 +250,20 @@ static void early_ack_pause_test(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, !now || !early_ack_gap);
 }
 
+/* What frees page tables, or has the target change the mm, is flushed for as in stock. */
+static void early_ack_possible_test(struct kunit *test)
+{
+	struct flush_tlb_info info = { .mm = &early_ack_mm, .end = TLB_FLUSH_ALL };
+	bool on = static_branch_likely(&early_ack_key) && early_ack_native();
+
+	KUNIT_EXPECT_EQ(test, early_ack_possible(&info), on);
+	info.freed_tables = true;
+	KUNIT_EXPECT_FALSE(test, early_ack_possible(&info));
+	info.freed_tables = false;
+	info.trim_cpumask = 1;
+	KUNIT_EXPECT_FALSE(test, early_ack_possible(&info));
+}
+
 /* Who waits looks as often as it is told, and no longer than until it sees something. */
 static void early_ack_poll_test(struct kunit *test)
 {
@@ -280,6 +294,7 @@ static struct kunit_case early_ack_cases[] = {
 	KUNIT_CASE(early_ack_walk_test),
 	KUNIT_CASE(early_ack_pause_test),
 	KUNIT_CASE(early_ack_poll_test),
+	KUNIT_CASE(early_ack_possible_test),
 	{}
 };
 
