@@ -44,6 +44,7 @@ value changed: 0x0 -> 0x1
 """
 TAP = "@quell test switches\nok 1 a\n1..1\n@quell test luf_stale\nnot ok 1 b\nok 2 c # SKIP needs d\n1..2\n"
 LEAK = "unreferenced object 0xffff888004a1b2c0 (size 64):\n  comm \"sh\", pid 1\n"
+CSD = "[    8.0] smp: csd: Detected non-responsive CSD lock (#1) on CPU#0, waiting 5000000003 ns for CPU#01\n"
 UBSAN = "[    3.0] UBSAN: shift-out-of-bounds in mm/luf.c:12:3\n[    3.0] shift exponent 64\n"
 
 
@@ -94,6 +95,8 @@ def test_what_a_guest_said() -> None:
     said = sanitizers.Said.of(_guest(f"{TAP}@quell log leaks\n{LEAK}@quell log\n{UBSAN}"))
     assert said.results() == (1, ["luf_stale: b"], 1)
     assert said.problems() == ["UBSAN: shift-out-of-bounds in mm/luf.c:12:3", LEAK.splitlines()[0]]
+    stuck = sanitizers.Said.of(_guest(f"{TAP}@quell log\n{CSD}"))
+    assert stuck.problems() == [CSD.split("] ")[1].rstrip()]
     died = sanitizers.Said.of(_guest("@quell test switches\nok 1 a\n", "BUG: unable to handle page fault\n"))
     assert died.problems() == ["BUG: unable to handle page fault", "the guest did not come to its end"]
     assert died.results()[1] == ["switches: the test ended early, after 1 results"]

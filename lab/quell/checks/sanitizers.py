@@ -57,7 +57,7 @@ _STAMP = re.compile(r"^\[[^]]*\](?:\[[^]]*\])? ?")
 _ACCESS = re.compile(r"(?:reads?|writes?|assert no writes|assert no accesses|race at unknown)\b.* (?:to|by) ", re.I)
 _KCSAN = re.compile(r"BUG: KCSAN: (.*)$")
 _OTHER = re.compile(
-    r"(UBSAN: .*|ODEBUG: .*|BUG: (?!KCSAN).*|WARNING: .*|CSD: .*|INFO: .*(?:stall|hung).*"
+    r"(UBSAN: .*|ODEBUG: .*|BUG: (?!KCSAN).*|WARNING: .*|(?:smp: )?csd: .*|INFO: .*(?:stall|hung).*"
     r"|\d+ new suspected memory leaks.*|page_poisoning: .*|kernel BUG at .*)$"
 )
 _LEAK = re.compile(r"^unreferenced object .*$", re.M)
