@@ -1042,21 +1042,6 @@ static ssize_t manual_sizes_store(struct kobject *kobj, struct kobj_attribute *a
 	return count;
 }
 
-static ssize_t folio_order_store_uint(const char *buf, size_t count, unsigned int *value,
-				      unsigned int most)
-{
-	unsigned int new;
-	int err;
-
-	err = kstrtouint(buf, 0, &new);
-	if (err)
-		return err;
-	if (new > most)
-		return -EINVAL;
-	WRITE_ONCE(*value, new);
-	return count;
-}
-
 static ssize_t max_unasked_permille_show(struct kobject *kobj,
 					 struct kobj_attribute *attr, char *buf)
 {
@@ -1067,7 +1052,7 @@ static ssize_t max_unasked_permille_store(struct kobject *kobj,
 					  struct kobj_attribute *attr, const char *buf,
 					  size_t count)
 {
-	return folio_order_store_uint(buf, count, &folio_order_permille, 1000);
+	return quell_store_uint(buf, count, &folio_order_permille, 1000);
 }
 
 static ssize_t slack_kb_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
@@ -1078,7 +1063,7 @@ static ssize_t slack_kb_show(struct kobject *kobj, struct kobj_attribute *attr, 
 static ssize_t slack_kb_store(struct kobject *kobj, struct kobj_attribute *attr,
 			      const char *buf, size_t count)
 {
-	return folio_order_store_uint(buf, count, &folio_order_slack_kb, SZ_1M / SZ_1K);
+	return quell_store_uint(buf, count, &folio_order_slack_kb, SZ_1M / SZ_1K);
 }
 
 static struct kobj_attribute manual_sizes_attr = __ATTR_RW(manual_sizes);

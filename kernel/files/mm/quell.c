@@ -16,6 +16,7 @@
 
 #include <linux/init.h>
 #include <linux/kobject.h>
+#include <linux/kstrtox.h>
 #include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
@@ -205,6 +206,30 @@ static int __init quell_check_param(void)
 	return 0;
 }
 late_initcall(quell_check_param);
+
+/**
+ * quell_store_uint - store what was written to a sysfs file of a mechanism
+ * @buf:	a number, decimal, octal or hexadecimal
+ * @count:	bytes in @buf
+ * @value:	where to; read with READ_ONCE()
+ * @most:	the greatest that is allowed
+ *
+ * Return: @count, -EINVAL or -ERANGE.
+ */
+ssize_t quell_store_uint(const char *buf, size_t count, unsigned int *value,
+			 unsigned int most)
+{
+	unsigned int new;
+	int err;
+
+	err = kstrtouint(buf, 0, &new);
+	if (err)
+		return err;
+	if (new > most)
+		return -EINVAL;
+	WRITE_ONCE(*value, new);
+	return count;
+}
 
 #ifdef CONFIG_QUELL_KUNIT_TEST
 #include "tests/quell-kunit.h"

@@ -35,6 +35,8 @@ struct quell_mechanism {
 
 #ifdef CONFIG_QUELL
 int quell_register(struct quell_mechanism *m);
+ssize_t quell_store_uint(const char *buf, size_t count, unsigned int *value,
+			 unsigned int most);
 #endif
 
 #ifdef CONFIG_QUELL_UNMAP_BATCH

@@ -205,7 +205,6 @@
 #include <linux/irq_work.h>
 #include <linux/jump_label.h>
 #include <linux/kobject.h>
-#include <linux/kstrtox.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/quell.h>
@@ -403,15 +402,7 @@ static ssize_t polls_show(struct kobject *kobj, struct kobj_attribute *attr, cha
 static ssize_t polls_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
 {
-	unsigned int polls;
-	int err = kstrtouint(buf, 10, &polls);
-
-	if (err)
-		return err;
-	if (polls > EARLY_ACK_POLLS_MAX)
-		return -EINVAL;
-	WRITE_ONCE(early_ack_polls, polls);
-	return count;
+	return quell_store_uint(buf, count, &early_ack_polls, EARLY_ACK_POLLS_MAX);
 }
 
 static struct kobj_attribute early_ack_polls_attr = __ATTR_RW(polls);
