@@ -2,7 +2,8 @@
 /*
  * Early acknowledgment, arch/x86/mm/early_ack.c: senders go on when their target has
  * received the request. Then nothing on the target reads or writes what they freed,
- * and no walk meets a page table that they freed.
+ * and no walk meets a page table that they freed. Any batch may be treated as in
+ * stock instead: carried out first and acknowledged then.
  *
  * A target that computes, takes interrupts and NMIs, switches to another mm
  * (SWITCH) and goes offline (HOTPLUG). Two senders with a page of mm A and a message
@@ -32,6 +33,7 @@ byte	next[NSENDER];
 bool	early[NSENDER];		/* CSD_FLAG_EARLY_ACK */
 bool	other_mm[NSENDER];	/* the request: not for mm A */
 byte	req_gen[NSENDER];	/* ... its new_tlb_gen; the range is page n */
+bool	info[NSENDER];		/* the sender's flush_tlb_info: still says the same */
 byte	queue;			/* call_single_queue of the target */
 bool	ipi;
 
@@ -52,7 +54,9 @@ inline commit(p)
 	if
 	:: addr < A_CONTENT -> pte[addr] = false
 	:: addr >= A_CONTENT && addr < A_ACK -> assert(!free[addr - A_CONTENT])
-	:: addr >= A_ACK && addr < A_PDE -> locked[addr - A_ACK] = false
+	:: addr >= A_ACK && addr < A_PDE ->
+		assert(locked[addr - A_ACK]);
+		locked[addr - A_ACK] = false
 #ifdef TABLES
 	:: addr == A_PDE -> pde = false
 #endif
@@ -175,29 +179,50 @@ inline take(n)
 #endif
 }
 
+/* Message n goes off the list. */
+inline unlink(n)
+{
+	d_step {
+		after = next[n];
+#ifndef NO_UNLINK		/* carried out and acknowledged once */
+		if
+		:: prev -> next[prev - 1] = after
+		:: else -> entry = after
+		fi
+#endif
+	}
+}
+
 /* __flush_smp_call_function_queue() */
 inline handler()
 {
-	d_step { c = queue; queue = 0 };
-	/* early_ack_receive() */
+	d_step { entry = queue; queue = 0 };
+	/*
+	 * early_ack_receive(). Each time the switch may be off, or
+	 * early_ack_may_take() say no: then all are left to stock.
+	 */
+	if
+	:: c = entry
+	:: entry -> skip
+	fi;
 	do
 	:: c ->
 		c--;
-#ifndef NO_NEXT_FIRST		/* off the list before it is acknowledged */
-		after = next[c];
-#endif
 		if
 		:: early[c] ->
+#ifndef NO_NEXT_FIRST		/* off the list before it is acknowledged */
+			unlink(c);
+#endif
 			take(c);
 			ACK(c);
 #ifdef NO_OWED_FIRST
-			owed = true
+			owed = true;
 #endif
-		:: else -> rest = rest | BIT(c)
-		fi;
 #ifdef NO_NEXT_FIRST
-		after = next[c];
+			unlink(c);
 #endif
+		:: else -> d_step { prev = c + 1; after = next[c] }
+		fi;
 		d_step { c = after; after = 0 }
 	:: else -> break
 	od;
@@ -221,13 +246,32 @@ inline handler()
 		d_step { nr = 0; work = 0; work_other = false; work_gen = 0 }
 	:: else
 	fi;
-	/* The other calls: acknowledged when they are done. */
+	/* What is left, as in stock: nothing is owed. */
 	do
-	:: rest ->
-		c = (rest & 1 -> 0 : 1);
-		flush(other_mm[c], c, req_gen[c]);
+	:: entry ->
+		d_step {
+			assert(!owed);
+			c = entry - 1;
+			entry = next[c];
+			prev = 0
+		};
+#ifdef NO_ACK_LAST		/* acknowledged when it is carried out */
+		d_step { work_other = other_mm[c]; work_gen = req_gen[c] };
 		ACK(c);
-		d_step { rest = rest & ~BIT(c); c = 0 }
+		flush(work_other, c, work_gen);
+		d_step { work_other = false; work_gen = 0 };
+#elif defined(NO_INFO_FIRST)	/* the sender's info is read before */
+		owed = true;
+		ACK(c);
+		flush(other_mm[c], c, req_gen[c]);
+		assert(info[c]);
+		owed = false;
+#else
+		flush(other_mm[c], c, req_gen[c]);
+		assert(info[c]);
+		ACK(c);
+#endif
+		c = 0
 	:: else -> break
 	od;
 	skip
@@ -235,7 +279,7 @@ inline handler()
 
 active proctype Target()
 {
-	byte c, after, rest, nr, work, work_gen, reached;
+	byte entry, prev, c, after, nr, work, work_gen, reached;
 	bool work_other, was_user;
 
 end:	do
@@ -271,6 +315,7 @@ end:	do
 #endif
 		d_step {
 			MB(TARGET);
+			assert(!owed);
 			loaded = false;
 			in_mask = false;
 			online = false;
@@ -283,8 +328,8 @@ end:	do
 
 /* --- Senders --------------------------------------------------------------------------- */
 
-/* native_flush_tlb_multi() */
-inline send(other, g)
+/* native_flush_tlb_multi(); possible: what early_ack_possible() says when it is on */
+inline send(other, g, possible)
 {
 	d_step {
 		!stopping;
@@ -297,7 +342,12 @@ inline send(other, g)
 		/* csd_lock() */
 		!locked[me];
 		locked[me] = true;
-		/* early_ack_post() */
+		info[me] = true;
+		/* early_ack_post(): the switch is on or off */
+		if
+		:: early[me] = possible
+		:: early[me] = false
+		fi;
 		other_mm[me] = other;
 		req_gen[me] = g;
 		/* llist_add(), and an interrupt if it was empty */
@@ -311,9 +361,8 @@ inline send(other, g)
 			queue = me + 1;
 			sending--
 		};
-		/* csd_lock_wait() */
-		!locked[me];
-		sent = false
+		/* csd_lock_wait(). The info may be gone then. */
+		d_step { !locked[me]; info[me] = false; sent = false }
 	:: else
 	fi
 }
@@ -324,7 +373,7 @@ inline unmap()
 	STORE(me, A_PTE + me);
 	/* inc_mm_tlb_gen() */
 	d_step { MB(me); tlb_gen++; new_gen = tlb_gen };
-	send(false, new_gen);
+	send(false, new_gen, true);
 	d_step { free[me] = true; new_gen = 0 }
 }
 
@@ -333,7 +382,6 @@ proctype Sender(byte me)
 	byte new_gen;
 	bool sent;
 
-	early[me] = true;
 	unmap()
 }
 
@@ -343,10 +391,9 @@ proctype Again(byte me)
 	byte new_gen;
 	bool sent;
 
-	early[me] = true;
 	if
-	:: send(true, 1); unmap()
-	:: unmap(); send(true, 1)
+	:: send(true, 1, true); unmap()
+	:: unmap(); send(true, 1, true)
 	fi
 }
 
@@ -356,12 +403,13 @@ proctype Tables(byte me)
 	byte new_gen;
 	bool sent;
 
-#ifdef NO_TABLES_SYNC		/* freed page tables: as in stock */
-	early[me] = true;
-#endif
 	STORE(me, A_PDE);
 	d_step { MB(me); tlb_gen++; new_gen = tlb_gen };
-	send(false, new_gen);
+#ifdef NO_TABLES_SYNC		/* freed page tables: as in stock */
+	send(false, new_gen, true);
+#else
+	send(false, new_gen, false);
+#endif
 	free_table = true
 }
 #endif
