@@ -120,6 +120,33 @@ def test_timing() -> None:
     assert found.wait_s == pytest.approx(1.0)
 
 
+def test_timing_of_early_acknowledgment() -> None:
+    """The second request comes with the first; the first's message is used again meanwhile."""
+    entry, ack, leave = "csd_function_entry", "early_ack_ack", "csd_function_exit"
+    found = sample.timing(
+        [
+            _event(1.0, 7, 0, "tlb_flush", reason="4"),
+            _event(1.1, 7, 0, "csd_queue_cpu", csd="a1"),
+            _event(1.2, 8, 1, "tlb_flush", reason="4"),
+            _event(1.3, 8, 1, "csd_queue_cpu", csd="b2"),
+            _event(1.5, 9, 2, entry, csd="a1"),
+            _event(1.6, 9, 2, ack),
+            _event(1.7, 9, 2, entry, csd="b2"),
+            _event(1.8, 9, 2, ack),
+            _event(1.8, 9, 2, leave, csd="b2"),
+            _event(1.9, 7, 0, "tlb_flush", reason="4"),
+            _event(1.9, 7, 0, "csd_queue_cpu", csd="a1"),
+            _event(2.5, 9, 2, leave, csd="a1"),
+            _event(2.6, 9, 2, entry, csd="a1"),
+            _event(2.7, 9, 2, ack),
+            _event(3.0, 9, 2, leave, csd="a1"),
+        ]
+    )
+    assert (found.handled, found.waited, found.sent) == (3, 3, 3)
+    assert found.handler_s == pytest.approx(1.0 + 0.4)
+    assert found.wait_s == pytest.approx(0.6 + 0.6 + 0.8)
+
+
 def test_timing_without_csd() -> None:
     found = sample.timing(
         [

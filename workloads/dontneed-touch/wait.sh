@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # How long who flushes the TLBs of other CPUs waits, from the tracepoint
 # early_ack:early_ack_wait: percentiles and a histogram, with early acknowledgment
-# off, on but without polls, and on, in turn. On a Quell kernel, as root, with gcc:
+# off, on but without polls, and on, in turn. Then what becomes of single requests.
+# On a Quell kernel, as root, with gcc:
 #	./quell run -- sh workloads/dontneed-touch/wait.sh
 # Leaves the switch, polls and tracefs as they were.
 set -eu
@@ -28,7 +29,22 @@ mkdir "$trace"
 echo 8192 > "$trace/buffer_size_kb"
 gcc -O2 -static -pthread -o "$temp/touch" "$here/dontneed-touch.c"
 
+echo mono > "$trace/trace_clock"
 states="0:0 1:0 1:$polled"
+
+# record PAGES EVENT...: the events while 1200 flushes are sent.
+record() {
+	pages=$1
+	shift
+	echo > "$trace/trace"
+	for event; do
+		echo 1 > "$trace/events/$event/enable"
+	done
+	"$temp/touch" --pages $pages --iterations 1200 > /dev/null
+	for event; do
+		echo 0 > "$trace/events/$event/enable"
+	done
+}
 
 # In turn, so that a busy host slows down all of them.
 for round in 1 2 3; do
@@ -36,14 +52,44 @@ for round in 1 2 3; do
 		for state in $states; do
 			echo "${state%:*}" > $switch
 			echo "${state#*:}" > $polls
-			echo > "$trace/trace"
-			echo 1 > "$trace/events/early_ack/early_ack_wait/enable"
-			"$temp/touch" --pages $pages --iterations 1200 > /dev/null
-			echo 0 > "$trace/events/early_ack/early_ack_wait/enable"
+			record $pages early_ack/early_ack_wait
 			sed -n "s/.*early_ack_wait: pages=$pages duration=\([0-9]*\).*/\1/p" "$trace/trace" \
 				>> "$temp/$pages.$state"
 		done
 	done
+done
+
+# The state is that of the last round: on. A request is known by its csd until it is
+# received, what is owed by the CPU. The trace has microseconds.
+for pages in 1 8 33; do
+	record $pages csd/csd_queue_cpu csd/csd_function_entry \
+		early_ack/early_ack_ack early_ack/early_ack_flush
+	awk -v pages=$pages -v acks="$temp/$pages.ack" -v flushes="$temp/$pages.flush" '
+		function field(name) {
+			if (!match($0, name "=[^ ]*"))
+				return ""
+			return substr($0, RSTART + length(name) + 1, RLENGTH - length(name) - 1)
+		}
+		!match($0, /\[[0-9]+\] [^ ]+ +[0-9]+\.[0-9]+:/) { next }
+		{
+			split(substr($0, RSTART, RLENGTH), head)
+			cpu = head[1]
+			now = head[3] * 1000000
+		}
+		/ csd_queue_cpu: / { queued[field("csd")] = now }
+		/ csd_function_entry: / {
+			sent[cpu] = queued[field("csd")]
+			delete queued[field("csd")]
+		}
+		/ early_ack_ack: / {
+			if (sent[cpu] && field("pages") == pages)
+				print now - sent[cpu] > acks
+			acked[cpu] = now
+		}
+		/ early_ack_flush: / {
+			if (cpu in acked)
+				print now - acked[cpu] > flushes
+		}' "$trace/trace"
 done
 
 echo "The wait, the sender's own flush included, in ns:"
@@ -85,3 +131,16 @@ done | awk -v states="$states" '
 		}
 		printf "\n"
 	}'
+
+echo
+echo "Single requests, with early acknowledgment, in us:"
+echo "pages                               requests     10%   median      90%"
+for pages in 1 8 33; do
+	for part in "ack:request to acknowledgment" "flush:from there to the flush"; do
+		sort -n "$temp/$pages.${part%%:*}" |
+			awk -v what="$(printf "%5d %-29s" $pages "${part#*:}")" '
+				{ v[NR] = $1 }
+				END { printf "%s %9d %8.0f %8.0f %8.0f\n", what, NR, v[int(NR / 10) + 1],
+					v[int(NR / 2) + 1], v[int(NR * 9 / 10) + 1] }'
+	done
+done

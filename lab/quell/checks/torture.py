@@ -51,12 +51,13 @@ class Attack:
     ``programs``: selftests with arguments, that look for single cases, one after the
     other until somebody complains; DATA is a folder on ext4. ``prepare``: shell, before.
     ``suite``: of KUnit, at boot. ``memory``: of the guest, in MiB, in two nodes.
-    ``limit``: seconds, on a host that has time.
+    ``variant``: one of VARIANTS. ``limit``: seconds, on a host that has time.
     """
 
     programs: tuple[str, ...]
     prepare: str = ""
     suite: str = ""
+    variant: str = ""
     cpus: int = NODES
     memory: int = MEMORY_MIB
     limit: int = MUTANT_S + _MARGIN_S
@@ -83,6 +84,8 @@ INTACT = (
     Attack(("luf_migrate DATA 4",)),
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
     Attack(("early_ack 2000",), cpus=4),
+    Attack(("early_ack 500",), variant="page table isolation"),
+    Attack(("early_ack 500",), variant="no PCID"),
 )
 
 
@@ -263,9 +266,9 @@ def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResu
 
 def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
     """The kernel as it is: what fails there says nothing of a mutant."""
-    name = attack.programs[0].split()[0]
+    name = attack.programs[0].split()[0] + (attack.variant and f", {attack.variant}")
     try:
-        guest = bench.script(attack, (), 400)
+        guest = bench.script(attack, VARIANTS.get(attack.variant, ()), 400)
     except machine.GuestTimeout as error:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)

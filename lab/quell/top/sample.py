@@ -207,56 +207,83 @@ def is_range(pages: str | int) -> bool:
     return 0 <= int(pages) < MANY
 
 
+@dataclass
+class _Sent:
+    """A shootdown: how many requests are not answered, and when the last one was."""
+
+    begun: float
+    open: int = 0
+    ended: float = 0.0
+
+
+@dataclass
+class _Handler:
+    """A request that is handled; ``sent`` until it is answered."""
+
+    csd: str
+    entered: float
+    sent: _Sent | None
+
+    def answered(self, time: float) -> None:
+        """Once, whoever says it first."""
+        if self.sent:
+            self.sent.open -= 1
+            self.sent.ended = time
+            self.sent = None
+
+
 def timing(events: list[Event]) -> Timing:
     """What handlers and senders spent, from events in the order of time.
 
     Needs csd:* (6.6 and later) for the senders: a request is queued for each CPU, and its
-    ``csd`` names it until its handler has ended. Before, irq_vectors says how long handlers ran.
+    ``csd`` names it until it is answered: at the end of its handler, or before, if that
+    acknowledges early; then the next one may have the same ``csd`` while the handler runs.
+    Before 6.6, irq_vectors says how long handlers ran.
     """
     result = Timing()
-    entered: dict[int, float] = {}
+    flushes: list[_Sent] = []
+    last: dict[int, _Sent] = {}
+    queued: dict[str, _Sent] = {}
+    # By CPU: handlers that run, of which one contains those that came with it.
+    running: dict[int, list[_Handler]] = {}
+    vector: dict[int, float] = {}
     flushing: dict[int, bool] = {}
-    sender: dict[str, int] = {}
-    begun: dict[int, float] = {}
-    ended: dict[int, float] = {}
-    open_requests: Counter[int] = Counter()
-
-    def answered(tid: int) -> None:
-        if tid in ended and not open_requests[tid] and tid in begun:
-            result.wait_s += max(0.0, ended.pop(tid) - begun.pop(tid))
-            result.waited += 1
 
     for event in sorted(events, key=lambda one: one.time):
         tid, csd = event.task.tid, event.values.get("csd", "")
+        handlers = running.setdefault(event.cpu, [])
         if event.name == "tlb_flush" and event.values.get("reason") == str(SENT):
-            result.sent += 1
-            begun[tid] = event.time
-            ended.pop(tid, None)
-            open_requests[tid] = 0
+            flushes.append(_Sent(event.time))
+            last[tid] = flushes[-1]
         elif event.name == "tlb_flush" and event.values.get("reason") == str(RECEIVED):
             flushing[event.cpu] = True
         elif event.name == "csd_queue_cpu":
-            sender[csd] = tid
-            open_requests[tid] += 1
+            if tid in last:
+                queued[csd] = last[tid]
+                last[tid].open += 1
         elif event.name == "csd_function_entry" and csd.strip("0"):
-            entered[event.cpu] = event.time
+            handlers.append(_Handler(csd, event.time, queued.pop(csd, None)))
+        elif event.name == "early_ack_ack" and handlers:
+            handlers[-1].answered(event.time)
         elif event.name == "csd_function_exit" and csd.strip("0"):
-            if event.cpu in entered:
-                result.handler_s += event.time - entered.pop(event.cpu)
-                result.handled += 1
-            if csd in sender:
-                who = sender.pop(csd)
-                open_requests[who] -= 1
-                ended[who] = event.time
-                answered(who)
+            handler = next((one for one in handlers if one.csd == csd), None)
+            if handler is None:
+                continue
+            handler.answered(event.time)
+            handlers.remove(handler)
+            result.handled += 1
+            result.handler_s += 0.0 if handlers else event.time - handler.entered
         elif event.name.startswith("call_function") and event.name.endswith("_entry"):
-            entered[event.cpu] = event.time
+            vector[event.cpu] = event.time
             flushing[event.cpu] = False
         elif event.name.startswith("call_function") and event.name.endswith("_exit"):
-            start = entered.pop(event.cpu, None)
+            start = vector.pop(event.cpu, None)
             if start is not None and flushing.pop(event.cpu, False):
                 result.handler_s += event.time - start
                 result.handled += 1
+    answered = [one for one in flushes if one.ended and not one.open]
+    result.sent, result.waited = len(flushes), len(answered)
+    result.wait_s = sum(one.ended - one.begun for one in answered)
     return result
 
 

@@ -39,6 +39,7 @@ _FLUSH = "events/tlb/tlb_flush"
 _QUEUE = "events/csd/csd_queue_cpu"
 _ENTRY = "events/csd/csd_function_entry"
 _EXIT = "events/csd/csd_function_exit"
+_ACK = "events/early_ack/early_ack_ack"
 _IS_FLUSH = "func.function == flush_tlb_func"
 # The flush that the sender does itself runs through csd_function_entry without a request.
 _IS_REMOTE = f"{_IS_FLUSH} && csd != 0"
@@ -179,6 +180,7 @@ class _Clocked(Source):
             if times.has(event):
                 times.append(f"{event}/filter", condition)
                 wanted.append(event)
+        wanted.append(_ACK)
         if not self.handlers:
             for kind in ("call_function", "call_function_single"):
                 wanted += [f"events/irq_vectors/{kind}_{end}" for end in ("entry", "exit")]

@@ -159,6 +159,14 @@
  *    thread, which may be the target, and the penalty for speculating past the end of
  *    the loop. Nothing is concluded from the look: csd_lock_wait() comes next, and
  *    acquires.
+ *  - The end of the interrupt is told to the local APIC by the last statement of the
+ *    handler, not by the first (early_ack_handle()), as the sender would wait for
+ *    that, too. In a virtual machine it may be an exit. Interrupts are off in between
+ *    in either case, so none comes later for it; and one more of the same vector, for
+ *    what is queued meanwhile, is remembered in either case. A function that does
+ *    not return (a crash) leaves the interrupt in service, as any handler does
+ *    that tells last (the timer's, a device's): whoever takes the CPU over resets
+ *    its APIC or ends what is in service.
  *  - Lazy TLB mode: who sends looks at it as in stock (should_flush_tlb()). A CPU that
  *    became lazy since switches to init_mm instead of flushing, in the window.
  *  - Temporary mms (text poking, EFI): text poking has interrupts off. Else the mm
@@ -369,6 +377,7 @@ void early_ack_carry_out(struct early_ack_work *work)
 	/* After the flush. Pairs with luf_cpu_behind(): luf_debug_cpu comes first. */
 	smp_store_release(this_cpu_ptr(&early_ack_owed), false);
 	this_cpu_write(early_ack_ended, get_cycles());
+	count_vm_events(EARLY_ACK_ACKED, work->nr);
 	trace_early_ack_flush(work->nr, work->since ? local_clock() - work->since : 0);
 }
 

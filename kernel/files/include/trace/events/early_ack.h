@@ -30,7 +30,10 @@ TRACE_EVENT(early_ack_send,
 		  __entry->pages, __entry->tlb_gen, __entry->early)
 );
 
-/* The target: a request is about to be acknowledged. */
+/*
+ * The target: a request is about to be acknowledged, that of the csd:csd_function_entry
+ * before it.
+ */
 TRACE_EVENT(early_ack_ack,
 
 	TP_PROTO(unsigned long pages, u64 tlb_gen, bool merged),

@@ -13,6 +13,7 @@
 #include <linux/smp.h>
 #include <linux/timex.h>
 #include <linux/tracepoint-defs.h>
+#include <asm/apic.h>
 #include <asm/tlbflush.h>
 
 /* arch/x86/mm/tlb.c */
@@ -126,6 +127,26 @@ static inline void early_ack_pause(void)
 	this_cpu_write(early_ack_paused, true);
 }
 
+/*
+ * The handlers of calls of functions begin: to tell the APIC may cost as much as all
+ * the sender waits for otherwise, so that comes last. Returns what
+ * early_ack_handled() wants; the switch may change in between.
+ */
+static __always_inline bool early_ack_handle(void)
+{
+	if (static_branch_likely(&early_ack_key))
+		return true;
+	apic_eoi();
+	return false;
+}
+
+/* The handlers end. */
+static __always_inline void early_ack_handled(bool eoi)
+{
+	if (eoi)
+		apic_eoi();
+}
+
 /* native_flush_tlb_multi() begins. Returns what early_ack_end() wants. */
 static inline u64 early_ack_begin(const struct flush_tlb_info *info)
 {
@@ -142,6 +163,16 @@ static inline void early_ack_end(const struct flush_tlb_info *info, u64 start)
 }
 
 #else
+
+static __always_inline bool early_ack_handle(void)
+{
+	apic_eoi();
+	return false;
+}
+
+static __always_inline void early_ack_handled(bool eoi)
+{
+}
 
 static inline u64 early_ack_begin(const struct flush_tlb_info *info)
 {

@@ -13,6 +13,7 @@
  *	unmap		munmap(), then mmap(); they read
  *	move		mremap() to another address and back; they read
  *	protect		mprotect() against writing; they write
+ *	uffd		userfaultfd's protection against writing; they write
  *
  * Every page says for which round and which page it was written. A watcher that
  * reads what was taken away before it looked, or what belongs to another page, has
@@ -23,17 +24,26 @@
  * One sender; two at once, as threads of one process; two, as two processes. Two
  * requests meet at a CPU that is neither's only where there are three CPUs. Any
  * kernel has to pass; one that acknowledges flushes early, and has that switched on,
- * must also show that it did, in early_ack_sent of /proc/vmstat.
+ * must also show that it did, in early_ack_sent and early_ack_acked of /proc/vmstat.
+ *
+ * Then the same while somebody moves the switch, and takes a CPU away and gives it
+ * back where there are three.
  *
  * Then two mappings of one file in huge pages (hugetlb), so large that they share a
  * page table. Who loses such a table may see it freed by the other one, so these
  * flushes must not be acknowledged early, while those of a table of its own are.
+ *
+ * Then kprobes in the interrupt handler, which try to read the program's memory.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <linux/userfaultfd.h>
 
 #include "util.h"
 
@@ -56,14 +66,15 @@
  */
 #define PATIENCE	20000
 
-enum op { DONTNEED, UNMAP, MOVE, PROTECT, NR_OPS };
+enum op { DONTNEED, UNMAP, MOVE, PROTECT, UFFD, NR_OPS };
 
-static const char * const op_names[] = { "dontneed", "unmap", "move", "protect" };
+static const char * const op_names[] = { "dontneed", "unmap", "move", "protect", "uffd" };
 
 /* What a sender works on. */
 struct region {
 	volatile uint64_t *map;
 	uint64_t *aside;		/* where MOVE moves it */
+	int uffd;
 	int number;
 	int pages;
 	/* Rounds: all pages are written; about to be taken away; taken away. */
@@ -128,6 +139,25 @@ static void read_region(struct group *g, struct region *r)
 	atomic_fetch_add(&g->totals->reads, r->pages);
 }
 
+static char cpu_online[64];		/* the file of the CPU that goes and comes */
+
+/* To a CPU that has gone a thread cannot be pinned: it is wherever there is room. */
+static void try_pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set) && !cpu_online[0])
+		die("two CPUs are needed");
+}
+
+/* Do watchers write, and may they go on reading? */
+static bool writes(enum op op)
+{
+	return op == PROTECT || op == UFFD;
+}
+
 /* Each watcher has a word of its own in every page. */
 static void write_region(struct group *g, struct region *r, int me)
 {
@@ -143,7 +173,7 @@ static void *watch(void *arg)
 	volatile int which = 0;
 	sigjmp_buf jump;
 
-	pin(g->watcher_cpu[me]);
+	try_pin(g->watcher_cpu[me]);
 	if (sigsetjmp(jump, 1)) {
 		struct region *r = &g->regions[which];
 
@@ -159,7 +189,7 @@ static void *watch(void *arg)
 	while (!atomic_load(&g->stop)) {
 		struct region *r = &g->regions[which];
 
-		if (g->op == PROTECT)
+		if (writes(g->op))
 			write_region(g, r, me);
 		else
 			read_region(g, r);
@@ -201,6 +231,7 @@ static void make_region(struct region *r, int number, int pages)
 		die("mmap");
 	memset(r, 0, sizeof(*r));
 	r->number = number;
+	r->uffd = -1;
 	r->pages = pages;
 	r->map = (void *)(space + MIDDLE);
 	r->aside = (void *)(space + SPACE + MIDDLE);
@@ -210,6 +241,8 @@ static void make_region(struct region *r, int number, int pages)
 static void drop_region(struct region *r)
 {
 	munmap((char *)r->map - MIDDLE, 2 * SPACE);
+	if (r->uffd >= 0)
+		close(r->uffd);
 }
 
 static void move_pages(void *from, void *to, int pages)
@@ -223,6 +256,46 @@ static void protect_pages(struct region *r, int prot)
 {
 	if (mprotect((void *)r->map, r->pages * PAGE, prot))
 		die("mprotect");
+}
+
+/* Who writes where it must not gets SIGBUS. */
+static int open_uffd(void)
+{
+	struct uffdio_api api = {
+		.api		= UFFD_API,
+		.features	= UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,
+	};
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	if (fd < 0)
+		return -1;
+	if (!ioctl(fd, UFFDIO_API, &api))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static void watch_writes(struct region *r)
+{
+	struct uffdio_register reg = {
+		.range	= { (uintptr_t)r->map, r->pages * PAGE },
+		.mode	= UFFDIO_REGISTER_MODE_WP,
+	};
+
+	r->uffd = open_uffd();
+	if (r->uffd < 0 || ioctl(r->uffd, UFFDIO_REGISTER, &reg))
+		die("userfaultfd");
+}
+
+static void uffd_protect(struct region *r, uint64_t mode)
+{
+	struct uffdio_writeprotect wp = {
+		.range	= { (uintptr_t)r->map, r->pages * PAGE },
+		.mode	= mode,
+	};
+
+	if (ioctl(r->uffd, UFFDIO_WRITEPROTECT, &wp))
+		die("UFFDIO_WRITEPROTECT");
 }
 
 /* What all watchers have written so far. */
@@ -250,6 +323,9 @@ static void take_away(struct group *g, struct region *r)
 	case MOVE:
 		move_pages((void *)r->map, r->aside, r->pages);
 		break;
+	case UFFD:
+		uffd_protect(r, UFFDIO_WRITEPROTECT_MODE_WP);
+		break;
 	default:
 		protect_pages(r, PROT_READ);
 	}
@@ -267,6 +343,9 @@ static void give_back(struct group *g, struct region *r, unsigned long next)
 		for (int i = 0; i < r->pages; i++)
 			r->aside[i * WORDS] = value(r, i, next);
 		move_pages(r->aside, (void *)r->map, r->pages);
+		break;
+	case UFFD:
+		uffd_protect(r, 0);
 		break;
 	default:
 		protect_pages(r, PROT_READ | PROT_WRITE);
@@ -298,9 +377,9 @@ static void *send(void *arg)
 		atomic_store(&r->away, true);
 		take_away(g, r);
 		atomic_store(&r->gone, n);
-		sum = g->op == PROTECT ? sum_of(g, r) : 0;
+		sum = writes(g->op) ? sum_of(g, r) : 0;
 		let_pass(g, r);
-		if (g->op == PROTECT && sum_of(g, r) != sum)
+		if (writes(g->op) && sum_of(g, r) != sum)
 			atomic_fetch_add(&g->totals->stale, 1);
 		give_back(g, r, n + 1);
 		atomic_store(&r->away, false);
@@ -322,6 +401,8 @@ static void run_group(struct totals *totals, enum op op, int senders, int first,
 	for (int i = 0; i < senders; i++) {
 		g.sender_cpu[i] = cpus[(first + i) % nr_cpus];
 		make_region(&g.regions[i], i, pages);
+		if (op == UFFD)
+			watch_writes(&g.regions[i]);
 	}
 	/* Where there are so many CPUs they do not share one with a sender. */
 	for (int i = nr_cpus > keep_free ? keep_free : 0; i < nr_cpus; i++)
@@ -387,7 +468,8 @@ static const struct {
 static void run(struct totals *totals, enum op op, enum who who,
 		unsigned long rounds, bool early)
 {
-	long sent = vm_counter("early_ack_sent"), merged = vm_counter("early_ack_merged");
+	long sent = vm_counter("early_ack_sent"), acked = vm_counter("early_ack_acked");
+	long merged = vm_counter("early_ack_merged");
 	unsigned long done = 0, n;
 
 	memset(totals, 0, sizeof(*totals));
@@ -399,13 +481,15 @@ static void run(struct totals *totals, enum op op, enum who who,
 		done += n;
 	}
 	sent = vm_counter("early_ack_sent") - sent;
+	acked = vm_counter("early_ack_acked") - acked;
 	merged = vm_counter("early_ack_merged") - merged;
 	/* What moves is flushed as if page tables were freed. */
 	tap_result(!found(totals) &&
-		   (!early || op == MOVE || sent > (long)(who == ONE ? done / 4 : 0)),
-		   "early_ack %s by %s: %lu rounds, %lu accesses, %lu stale, %lu wrong, %ld sent, %ld merged",
+		   (!early || op == MOVE ||
+		    (sent > (long)(who == ONE ? done / 4 : 0) && acked > 0)),
+		   "early_ack %s by %s: %lu rounds, %lu accesses, %lu stale, %lu wrong, %ld sent, %ld acknowledged early, %ld merged",
 		   op_names[op], who_names[who], done, atomic_load(&totals->reads),
-		   atomic_load(&totals->stale), atomic_load(&totals->wrong), sent,
+		   atomic_load(&totals->stale), atomic_load(&totals->wrong), sent, acked,
 		   merged);
 }
 
@@ -417,6 +501,77 @@ static unsigned long rounds_of(unsigned long rounds, enum who who)
 	if (nr_cpus > 2 || rounds < MOST_LARGE * NR_OPS * NR_WHO)
 		return each / NR_WHO;
 	return who == ONE ? each - each / 10 : each / 20;
+}
+
+/* --- While the switch moves, and a CPU goes and comes ------------------------------- */
+
+#define ENABLED		QUELL_SYSFS "early_ack/enabled"
+
+static char was_enabled[8];
+
+static void restore_all(void)
+{
+	write_file(ENABLED, was_enabled);
+	if (cpu_online[0])
+		write_file(cpu_online, "1");
+}
+
+/* For a child, until its parent kills it. */
+static void disturb(atomic_ulong *times)
+{
+	for (unsigned long n = 0;; n++) {
+		if (cpu_online[0])
+			write_file(cpu_online, n & 1 ? "1" : "0");
+		for (int i = 0; i < 16; i++) {
+			write_file(ENABLED, i & 1 ? "1" : "0");
+			usleep(500);
+		}
+		atomic_fetch_add(times, 1);
+	}
+}
+
+/* @totals has room for a counter behind it. */
+static void run_disturbed(struct totals *totals, enum op op, unsigned long rounds)
+{
+	atomic_ulong *times = (atomic_ulong *)(totals + 1);
+	pid_t child;
+
+	memset(totals, 0, sizeof(*totals));
+	atomic_store(times, 0);
+	fflush(stdout);
+	child = fork();
+	if (child < 0)
+		die("fork");
+	if (!child)
+		disturb(times);
+	/* Until it has done something, however slow it is. */
+	for (int i = 0; i < 1000 && !found(totals) &&
+	     (i < 4 || atomic_load(times) < 8); i++)
+		run_group(totals, op, 1, 0, 1, i & 1 ? 33 : 1, rounds / 4 + 1);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	restore_all();
+	tap_result(!found(totals) && atomic_load(times) >= 8,
+		   "early_ack %s while the switch moves%s: %lu accesses, %lu stale, %lu wrong, %lu times",
+		   op_names[op], cpu_online[0] ? ", and a CPU goes and comes" : "",
+		   atomic_load(&totals->reads), atomic_load(&totals->stale),
+		   atomic_load(&totals->wrong), 8 * atomic_load(times));
+}
+
+static void run_beside(struct totals *totals, unsigned long rounds)
+{
+	if (access(ENABLED, W_OK))
+		return tap_skip("early_ack, and root", "early_ack while the switch moves");
+	read_file(ENABLED, was_enabled, sizeof(was_enabled));
+	/* Not one that a sender is on. */
+	if (nr_cpus > 2)
+		snprintf(cpu_online, sizeof(cpu_online),
+			 "/sys/devices/system/cpu/cpu%d/online", cpus[nr_cpus - 1]);
+	if (access(cpu_online, W_OK))
+		cpu_online[0] = 0;
+	atexit(restore_all);
+	run_disturbed(totals, DONTNEED, rounds);
+	run_disturbed(totals, PROTECT, rounds);
 }
 
 /* --- Page tables that hugetlb shares --------------------------------------------- */
@@ -577,6 +732,88 @@ static void run_shared(unsigned long rounds, bool early)
 	close(s.fd);
 }
 
+/* --- Probes in the window --------------------------------------------------------- */
+
+#define TRACING		"/sys/kernel/tracing/"
+#define PROBES		TRACING "kprobe_events"
+#define PROBES_ON	TRACING "events/quell_test/enable"
+
+static char probed[16];
+
+/* Appended: to write it anew removes the probes of others. fopen() would seek. */
+static void change_probes(const char *line)
+{
+	int fd = open(PROBES, O_WRONLY | O_APPEND);
+
+	if (fd < 0 || write(fd, line, strlen(line)) < 0)
+		die(line);
+	close(fd);
+}
+
+static void remove_probes(void)
+{
+	write_file(PROBES_ON, "0");
+	change_probes("-:quell_test/take");
+	change_probes("-:quell_test/owe");
+}
+
+/* Lines of the trace that have both. */
+static long traced(const char *one, const char *other)
+{
+	FILE *trace = fopen(TRACING "trace", "r");
+	char line[512];
+	long lines = 0;
+
+	if (!trace)
+		die(TRACING "trace");
+	while (fgets(line, sizeof(line), trace))
+		lines += strstr(line, one) && strstr(line, other);
+	fclose(trace);
+	return lines;
+}
+
+static void add_probe(const char *name, const char *function)
+{
+	char probe[160];
+
+	/* A string, as a number that cannot be read is not said to be. */
+	snprintf(probe, sizeof(probe), "p:quell_test/%s %s v=+u0(\\0x%lx):string", name,
+		 function, (unsigned long)probed);
+	change_probes(probe);
+}
+
+/*
+ * Two kprobes in the handler, which read a variable of the program that it has
+ * interrupted: before the flush is owed they may, and afterwards they must not.
+ */
+static void run_probes(struct totals *totals, unsigned long rounds, bool early)
+{
+	static const char name[] = "early_ack while a flush is owed no probe reads user memory";
+	long before, in_window, refused;
+
+	if (access(PROBES, F_OK))
+		mount("tracefs", TRACING, "tracefs", 0, NULL);
+	if (!early || access(PROBES, W_OK))
+		return tap_skip("CONFIG_KPROBE_EVENTS, and early_ack", name);
+	/* Written to here, so that it is present. */
+	snprintf(probed, sizeof(probed), "of the program");
+	add_probe("take", "early_ack_take");
+	add_probe("owe", "early_ack_carry_out");
+	atexit(remove_probes);
+	write_file(TRACING "trace", "");
+	write_file(PROBES_ON, "1");
+	memset(totals, 0, sizeof(*totals));
+	run_group(totals, DONTNEED, 1, 0, 1, 1, rounds);
+	write_file(PROBES_ON, "0");
+
+	before = traced(" take: ", probed);
+	in_window = traced(" owe: ", probed);
+	refused = traced(" owe: ", "v=(fault)");
+	tap_result(!found(totals) && before > 0 && refused > 0 && !in_window,
+		   "%s: %ld before, %ld in the window, %ld refused", name, before,
+		   in_window, refused);
+}
+
 /* --- All of them ----------------------------------------------------------------- */
 
 static void find_cpus(void)
@@ -592,17 +829,17 @@ static void find_cpus(void)
 
 int main(int argc, char **argv)
 {
-	static const char enabled[] = QUELL_SYSFS "early_ack/enabled";
 	struct sigaction fault = { .sa_handler = on_fault };
 	unsigned long rounds = 12000;
 	struct totals *totals;
 	char on[8] = "0";
+	int uffd;
 
 	/* The last argument: other tests here are given a folder first. */
 	if (argc > 1 && atol(argv[argc - 1]) > 0)
 		rounds = atol(argv[argc - 1]);
-	if (!access(enabled, R_OK))
-		read_file(enabled, on, sizeof(on));
+	if (!access(ENABLED, R_OK))
+		read_file(ENABLED, on, sizeof(on));
 	find_cpus();
 	if (nr_cpus < 2)
 		tap_skip_all("two CPUs are needed");
@@ -613,10 +850,19 @@ int main(int argc, char **argv)
 	sigaction(SIGSEGV, &fault, NULL);
 	sigaction(SIGBUS, &fault, NULL);
 
-	for (int op = 0; op < NR_OPS; op++)
+	uffd = open_uffd();
+	if (uffd < 0)
+		tap_skip("userfaultfd's write protection", "early_ack uffd");
+	else
+		close(uffd);
+	for (int op = 0; op < (uffd < 0 ? UFFD : NR_OPS); op++)
 		for (int who = 0; who < NR_WHO; who++)
 			run(totals, op, who, rounds_of(rounds, who), on[0] == '1');
 	rounds /= NR_OPS * NR_WHO;
-	run_shared((rounds < MOST_LARGE ? rounds : MOST_LARGE) + 20, on[0] == '1');
+	if (rounds > MOST_LARGE)
+		rounds = MOST_LARGE;
+	run_beside(totals, rounds + 20);
+	run_shared(rounds + 20, on[0] == '1');
+	run_probes(totals, rounds + 20, on[0] == '1');
 	return tap_end();
 }
