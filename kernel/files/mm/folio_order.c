@@ -73,6 +73,12 @@
  *
  * - A fault next to the folio counts how many pages of it were asked for. The token
  *   keeps the charge of the others.
+ * - A fault that the bound would refuse a folio does the same for the last few blocks
+ *   that the process got. Memory that is not filled from one end (a heap, tables)
+ *   otherwise keeps the charge of what was long written to, as no fault comes beside
+ *   it any more, and the bound would be spent on that. Where these are is only a
+ *   hint, written without a lock: what is there is found out under the page table
+ *   lock, in a VMA that is locked or is tried to be.
  * - zap of all of the folio in one go. If somebody else maps it (fork), or a part of
  *   it is left or went before, then nothing is taken off: the rest may be
  *   migration entries, which come back.
@@ -412,7 +418,12 @@ void __folio_order_set_ptes(struct vm_fault *vmf, unsigned long addr, pte_t entr
 {
 	unsigned int at = (vmf->address - addr) >> PAGE_SHIFT;
 	struct mm_struct *mm = vmf->vma->vm_mm;
+	unsigned int at_recent;
 	pte_t clean;
+
+	at_recent = READ_ONCE(mm->folio_order.next);
+	WRITE_ONCE(mm->folio_order.recent[at_recent % FOLIO_ORDER_RECENT], addr);
+	WRITE_ONCE(mm->folio_order.next, at_recent + 1);
 
 	atomic_long_add(charge, &mm->folio_order.added);
 	/* Pairs with that of a recount: see the head comment. */
@@ -477,6 +488,9 @@ void folio_order_dup(struct mm_struct *mm, struct mm_struct *oldmm)
 	mm->folio_order.epoch = READ_ONCE(oldmm->folio_order.epoch);
 	mm->folio_order.refused = 0;
 	mm->folio_order.busy = 0;
+	mm->folio_order.next = 0;
+	mm->folio_order.wait = 0;
+	memset(mm->folio_order.recent, 0, sizeof(mm->folio_order.recent));
 }
 
 /**
@@ -717,31 +731,33 @@ static bool folio_order_asked(pte_t pte)
 }
 
 /*
- * The page beside the faulting one may be the end of a block of ours: how much of that
- * was asked for? @pte is its PTE. Returns whether it is for the first time that less
- * than half of it is. Under the page table lock.
+ * @pte, a present one, may be that of the last page of a block of ours, or of the first
+ * (@side as seen from a fault beside it): count how many pages of the block were
+ * asked for, and charge the others only. Returns the folio, or NULL if there is no
+ * such block, or not in one piece. Under the page table lock.
  */
-static bool folio_order_inspect(struct vm_area_struct *vma, unsigned long addr,
-				pte_t *pte, enum folio_order_side side)
+static struct folio *folio_order_resettle(struct vm_area_struct *vma, unsigned long addr,
+					  pte_t *pte, enum folio_order_side side,
+					  unsigned int *unasked)
 {
 	struct folio *folio = vm_normal_folio(vma, addr, ptep_get(pte));
 	unsigned long token, nr, i, asked = 0, index = pte_index(addr);
 	pte_t *first;
 
 	if (!folio || !folio_test_anon(folio) || !folio_test_large(folio))
-		return false;
+		return NULL;
 	token = folio_token(folio);
 	if (!token)
-		return false;
+		return NULL;
 
 	nr = folio_nr_pages(folio);
 	if (side == FOLIO_ORDER_FORWARD) {
 		if (index + 1 < nr)
-			return false;
+			return NULL;
 		first = pte - (nr - 1);
 	} else {
 		if (index + nr > PTRS_PER_PTE)
-			return false;
+			return NULL;
 		first = pte;
 	}
 	/* Is it there in one piece? */
@@ -749,15 +765,31 @@ static bool folio_order_inspect(struct vm_area_struct *vma, unsigned long addr,
 	    pte_pfn(ptep_get(first)) != folio_pfn(folio) ||
 	    !pte_present(ptep_get(first + nr - 1)) ||
 	    pte_pfn(ptep_get(first + nr - 1)) != folio_pfn(folio) + nr - 1)
-		return false;
+		return NULL;
 	/* A page of it may have been moved away, and another one be there. */
 	for (i = 0; i < nr; i++) {
 		pte_t one = ptep_get(first + i);
 
 		asked += folio_order_asked(one) && pte_pfn(one) == folio_pfn(folio) + i;
 	}
-	folio_order_settle(vma->vm_mm, folio, token, nr - asked);
-	if (asked * 2 >= nr)
+	*unasked = nr - asked;
+	folio_order_settle(vma->vm_mm, folio, token, *unasked);
+	return folio;
+}
+
+/*
+ * The same for the page beside the faulting one. Returns whether it is for the first
+ * time that less than half of the block is asked for.
+ */
+static bool folio_order_inspect(struct vm_area_struct *vma, unsigned long addr,
+				pte_t *pte, enum folio_order_side side)
+{
+	struct folio *folio;
+	unsigned int unasked;
+	unsigned long token;
+
+	folio = folio_order_resettle(vma, addr, pte, side, &unasked);
+	if (!folio || unasked * 2 <= folio_nr_pages(folio))
 		return false;
 	token = folio_token(folio);
 	return token && !(token & TOKEN_UNUSED) &&
@@ -836,6 +868,86 @@ static unsigned int folio_order_look(struct vm_fault *vmf, enum folio_order_side
 	return run;
 }
 
+/*
+ * Settle the block that was allocated at @addr, if it still is there. Returns whether
+ * it is worth another look later. @vma or the mm is locked, for reading.
+ */
+static bool folio_order_settle_block(struct vm_area_struct *vma, unsigned long addr)
+{
+	unsigned int unasked = 0;
+	spinlock_t *ptl;	/* of @pmd */
+	pmd_t *pmd;
+	pte_t *pte;
+
+	pmd = mm_find_pmd(vma->vm_mm, addr);
+	if (!pmd)
+		return false;
+	pte = pte_offset_map_lock(vma->vm_mm, pmd, addr, &ptl);
+	if (!pte)
+		return false;
+	if (pte_present(ptep_get(pte)))
+		folio_order_resettle(vma, addr, pte, FOLIO_ORDER_BACKWARD, &unasked);
+	pte_unmap_unlock(pte, ptl);
+	return unasked;
+}
+
+/* The same for a block of any VMA of the process. */
+static bool folio_order_settle_at(struct vm_fault *vmf, unsigned long addr)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	bool later;
+
+	if (addr >= vma->vm_start && addr < vma->vm_end)
+		return folio_order_settle_block(vma, addr);
+	if (!(vmf->flags & FAULT_FLAG_VMA_LOCK)) {
+		vma = vma_lookup(vma->vm_mm, addr);
+		return vma && vma_is_anonymous(vma) &&
+		       folio_order_settle_block(vma, addr);
+	}
+	/* It only tries to lock, so who waits for the one VMA may hold the other. */
+	vma = lock_vma_under_rcu(vma->vm_mm, addr);
+	if (!vma)
+		return false;
+	/* Others may have huge entries above the PMD, and nothing of ours. */
+	later = vma_is_anonymous(vma) && folio_order_settle_block(vma, addr);
+	vma_end_read(vma);
+	return later;
+}
+
+/*
+ * The bound refuses a folio: what was allocated lately may have been asked for in the
+ * meantime, with no fault beside it that would have told. Returns whether that made
+ * room. Others may note blocks and settle them at the same time: what they lose is
+ * a hint, as the charge is in the folio.
+ */
+static bool folio_order_settle_recent(struct vm_fault *vmf)
+{
+	struct mm_struct *mm = vmf->vma->vm_mm;
+	unsigned int i, wait = READ_ONCE(mm->folio_order.wait);
+	long before;
+
+	/* It was in vain the last times. */
+	if (wait & 0xff) {
+		WRITE_ONCE(mm->folio_order.wait, wait - 1);
+		return false;
+	}
+	before = atomic_long_read(&mm->folio_order.unasked);
+	for (i = 0; i < FOLIO_ORDER_RECENT; i++) {
+		unsigned long addr = READ_ONCE(mm->folio_order.recent[i]);
+
+		if (addr && !folio_order_settle_at(vmf, addr))
+			WRITE_ONCE(mm->folio_order.recent[i], 0);
+	}
+	if (atomic_long_read(&mm->folio_order.unasked) < before) {
+		WRITE_ONCE(mm->folio_order.wait, 0);
+		return true;
+	}
+	/* 1, 3, 7 ... 63: so many refusals until the next look, also kept in bits 8 on. */
+	wait = min((wait >> 8) * 2 + 1, 63U);
+	WRITE_ONCE(mm->folio_order.wait, wait << 8 | wait);
+	return false;
+}
+
 /* Is nothing mapped in the @nr PTEs from @pte on? */
 static bool folio_order_free(pte_t *pte, unsigned int nr)
 {
@@ -889,7 +1001,9 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 		unsigned int charge = asked ? 0 : BIT(order) - 1;
 
 		first = asked ? page & -BIT(order) : folio_order_first(page, order, side);
-		if (charge && !folio_order_reserve(mm, charge)) {
+		if (charge && !folio_order_reserve(mm, charge) &&
+		    (refused || !folio_order_settle_recent(vmf) ||
+		     !folio_order_reserve(mm, charge))) {
 			refused = true;
 			continue;
 		}

@@ -534,6 +534,26 @@ static void test_bound(void)
 	expect(recounts > 0, "nothing was recounted, in %ld refusals", hits);
 }
 
+/*
+ * What was asked for after all, with no fault beside it that would tell, is not held
+ * against the process. Fewer refusals than a recount takes.
+ */
+static void test_settled(void)
+{
+	long recounts = vm_counter("folio_order_recount");
+	unsigned long got = 0;
+
+	for (int i = 0; i < 48; i++) {
+		char *map = map_region(HUGE);
+
+		fill(map, 0, MOST + 1);
+		got += folio_pages_at(map + MOST * PAGE) == MOST;
+		fill(map, MOST + 1, 2 * MOST);
+	}
+	expect(got > 40, "%lu of 48 mappings got a large folio", got);
+	expect(vm_counter("folio_order_recount") == recounts, "there was a recount");
+}
+
 static void test_bound_raised(void)
 {
 	write_file(SYSFS "max_unasked_permille", "200");
@@ -1056,6 +1076,7 @@ static const struct test {
 	{ "random", test_random },
 	{ "dense then strided", test_dense_then_strided },
 	{ "bound", test_bound },
+	{ "settled", test_settled },
 	{ "bound raised", test_bound_raised },
 	{ "bound of 0", test_bound_zero },
 	{ "counter", test_counter },
