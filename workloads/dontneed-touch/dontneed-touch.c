@@ -5,9 +5,11 @@
  * process spin. With nobody else the flush stays on the toucher's CPU; with
  * others each round owes a TLB shootdown to every CPU they run on. What the
  * others add to an MADV_DONTNEED is what a shootdown costs the one who asks for
- * it. Each case is measured TRIES times, in turn, and the fastest counts: what a
- * busy host takes away only ever adds. With one page the whole round is measured
- * as well, touching included, as it is in what has been published.
+ * it. Each case is measured TRIES times, in turn, and the 1st percentile of all
+ * its MADV_DONTNEEDs counts: what a busy host takes away only ever adds, and the
+ * one fastest is chance. With one page the whole round is measured as well,
+ * touching included, as it is in what has been published; there the fastest try
+ * counts, as a clock around each would be in it.
  *
  * The toucher has the first CPU to itself and the others share the rest, so
  * with fewer CPUs than threads the spinners slow each other down but never the
@@ -18,8 +20,8 @@
  * --pages N does the same with N pages only.
  *
  * --scale is for the instruction counter as clock, where all CPUs take turns: it
- * compares nobody with one spinner on each other CPU. There the spinners pause, as
- * one that does not pause keeps its turn and would be what is measured.
+ * compares nobody with one spinner on each other CPU. There the median counts, and the
+ * spinners pause, as one that does not keeps its turn and would be what is measured.
  */
 #define WORKLOAD "dontneed-touch"
 #include "../workload.h"
@@ -34,30 +36,34 @@
 #define TRIES		40
 #define SCALE_TRIES	3
 
-struct times {
-	double drop, round;	/* nanoseconds; no round is measured: 0 */
-};
-
 /* What is measured: with so many pages, beside so many spinners. */
 struct work {
 	uint64_t pages;
 	int others;
-	struct times best;
+	uint64_t *drops;	/* nanoseconds of each MADV_DONTNEED */
+	size_t nr_drops;
+	double round;		/* nanoseconds; no round is measured: 0 */
+};
+
+/* Where a spinner belongs. */
+struct place {
+	const cpu_set_t *allowed;
+	int spinner;
 };
 
 static atomic_bool stop;
 static atomic_int spinning;
 static bool scale;
 
-static void *spin(void *arg)
+/* Seen by the processes that measure, and by the one that reports. */
+static void *map_shared(size_t bytes)
 {
-	(void)arg;
-	atomic_fetch_add(&spinning, 1);
-	/* User mode only: it meets the kernel when it is interrupted. */
-	while (!atomic_load_explicit(&stop, memory_order_relaxed))
-		if (scale)
-			__builtin_ia32_pause();
-	return NULL;
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("Cannot map %zu bytes: %s.", bytes, strerror(errno));
+	return p;
 }
 
 /* The CPU for spinner @i, or for the toucher if @i is negative. */
@@ -72,16 +78,34 @@ static int cpu_for(const cpu_set_t *allowed, int i)
 	return 0;
 }
 
-static void pin(pthread_t thread, const cpu_set_t *allowed, int i)
+/* The caller, where cpu_for() says. */
+static void pin_to(const cpu_set_t *allowed, int i)
 {
 	cpu_set_t one;
 	int error;
 
 	CPU_ZERO(&one);
 	CPU_SET(cpu_for(allowed, i), &one);
-	error = pthread_setaffinity_np(thread, sizeof(one), &one);
+	error = pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
 	if (error)
 		die("Cannot bind a thread to its CPU: %s.", strerror(error));
+}
+
+/*
+ * It goes to its CPU before it counts: a toucher that starts earlier has nobody
+ * to interrupt yet, and its fastest try would be one without a shootdown.
+ */
+static void *spin(void *arg)
+{
+	const struct place *place = arg;
+
+	pin_to(place->allowed, place->spinner);
+	atomic_fetch_add(&spinning, 1);
+	/* User mode only: it meets the kernel when it is interrupted. */
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		if (scale)
+			__builtin_ia32_pause();
+	return NULL;
 }
 
 static void touch(char *region, uint64_t pages, uint64_t mark)
@@ -102,18 +126,18 @@ static void drop(char *region, uint64_t pages)
 		die("MADV_DONTNEED failed: %s.", strerror(errno));
 }
 
-/* Returns the time that it takes to drop, all in all. */
-static uint64_t touch_and_drop(char *region, uint64_t pages, uint64_t rounds)
+/* Leaves in @drops how long it took to drop, each time. */
+static void touch_and_drop(char *region, uint64_t pages, uint64_t rounds,
+			   uint64_t *drops)
 {
-	uint64_t start, elapsed = 0;
+	uint64_t start;
 
 	for (uint64_t round = 0; round < rounds; round++) {
 		touch(region, pages, round + 1);
 		start = now_ns();
 		drop(region, pages);
-		elapsed += now_ns() - start;
+		drops[round] = now_ns() - start;
 	}
-	return elapsed;
 }
 
 /* Returns the time of whole rounds, with nothing but them between two clocks. */
@@ -128,35 +152,36 @@ static uint64_t whole_rounds(char *region, uint64_t pages, uint64_t rounds)
 	return now_ns() - start;
 }
 
-static struct times measure(const cpu_set_t *allowed, int others,
-			    uint64_t pages, uint64_t rounds)
+/* Returns the time of a whole round, or 0. */
+static double measure(const cpu_set_t *allowed, int others, uint64_t pages,
+		      uint64_t rounds, uint64_t *drops)
 {
+	struct place places[MAX_OTHERS];
 	pthread_t threads[MAX_OTHERS];
 	char *region = map_anonymous(pages * PAGE_BYTES);
-	struct times times = {};
+	double round = 0;
 
 	/* One page each: a larger folio would change what is measured. */
 	madvise(region, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
 	atomic_store(&stop, false);
 	atomic_store(&spinning, 0);
 	for (int i = 0; i < others; i++) {
-		start_thread(&threads[i], spin, NULL);
-		pin(threads[i], allowed, i);
+		places[i] = (struct place){ allowed, i };
+		start_thread(&threads[i], spin, &places[i]);
 	}
 	while (atomic_load(&spinning) < others)
 		sched_yield();
 
-	times.drop = (double)touch_and_drop(region, pages, rounds) /
-		     (double)rounds;
+	touch_and_drop(region, pages, rounds, drops);
 	if (pages == 1)
-		times.round = (double)whole_rounds(region, pages, rounds) /
-			      (double)rounds;
+		round = (double)whole_rounds(region, pages, rounds) /
+			(double)rounds;
 
 	atomic_store(&stop, true);
 	for (int i = 0; i < others; i++)
 		pthread_join(threads[i], NULL);
 	munmap(region, pages * PAGE_BYTES);
-	return times;
+	return round;
 }
 
 /*
@@ -164,36 +189,44 @@ static struct times measure(const cpu_set_t *allowed, int others,
  * than the toucher's: one that has been there, even before it was pinned, may
  * still be asked to flush, or not, as chance will have it.
  */
-static struct times measure_apart(const cpu_set_t *allowed, int others,
-				  uint64_t pages, uint64_t rounds)
+static double measure_apart(const cpu_set_t *allowed, int others, uint64_t pages,
+			    uint64_t rounds, uint64_t *drops)
 {
-	int status, tell[2];
-	struct times result;
+	double *round = map_shared(sizeof(*round));
+	double result;
+	int status;
 	pid_t child;
 
-	if (pipe(tell))
-		die("Cannot make a pipe: %s.", strerror(errno));
 	fflush(stdout);
 	child = fork();
 	if (child < 0)
 		die("Cannot start a process: %s.", strerror(errno));
 	if (!child) {
-		result = measure(allowed, others, pages, rounds);
-		if (write(tell[1], &result, sizeof(result)) != sizeof(result))
-			die("Cannot write to a pipe: %s.", strerror(errno));
+		*round = measure(allowed, others, pages, rounds, drops);
 		exit(0);
 	}
-	close(tell[1]);
 	if (waitpid(child, &status, 0) != child)
 		die("Cannot wait for a process: %s.", strerror(errno));
 	if (WIFSIGNALED(status))
 		die("The toucher was killed by signal %d.", WTERMSIG(status));
 	if (WEXITSTATUS(status))
 		exit(1);	/* it has said why */
-	if (read(tell[0], &result, sizeof(result)) != sizeof(result))
-		die("The toucher has said nothing.");
-	close(tell[0]);
+	result = *round;
+	munmap(round, sizeof(*round));
 	return result;
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+
+	return one < other ? -1 : one > other;
+}
+
+/* The 1st percentile; no host gets in the way with --scale: the median. */
+static double typical(const struct work *work)
+{
+	return (double)work->drops[work->nr_drops / (scale ? 2 : 100)];
 }
 
 static void report(const struct work *work, const struct work *alone)
@@ -206,36 +239,40 @@ static void report(const struct work *work, const struct work *alone)
 		snprintf(who, sizeof(who), "%d", work->others);
 	snprintf(name, sizeof(name), "ns_%llup_%s_others",
 		 (unsigned long long)work->pages, who);
-	figure(name, work->best.drop, "ns");
+	figure(name, typical(work), "ns");
 	if (work->pages == 1) {
 		snprintf(name, sizeof(name), "ns_round_1p_%s_others", who);
-		figure(name, work->best.round, "ns");
+		figure(name, work->round, "ns");
 	}
 	if (work == alone)
 		return;
 	snprintf(name, sizeof(name), "ns_added_%llup_%s_others",
 		 (unsigned long long)work->pages, who);
-	figure(name, work->best.drop - alone->best.drop, "ns");
+	figure(name, typical(work) - typical(alone), "ns");
 }
 
 /* Each once, again and again, so that all of them see the host in all its moods. */
 static void measure_all(const cpu_set_t *allowed, struct work *works, size_t count,
 			uint64_t iterations)
 {
-	int tries = scale ? SCALE_TRIES : TRIES;
+	size_t tries = scale ? SCALE_TRIES : TRIES;
+	uint64_t rounds = iterations / tries + 1;
 
-	for (int try = 0; try < tries; try++)
+	for (size_t i = 0; i < count; i++)
+		works[i].drops = map_shared(tries * rounds * sizeof(uint64_t));
+	for (size_t try = 0; try < tries; try++)
 		for (size_t i = 0; i < count; i++) {
-			struct times *best = &works[i].best;
-			struct times once =
-				measure_apart(allowed, works[i].others, works[i].pages,
-					      iterations / tries + 1);
+			struct work *work = &works[i];
+			double round = measure_apart(allowed, work->others,
+						     work->pages, rounds,
+						     work->drops + work->nr_drops);
 
-			if (!try || once.drop < best->drop)
-				best->drop = once.drop;
-			if (!try || once.round < best->round)
-				best->round = once.round;
+			work->nr_drops += rounds;
+			if (!try || round < work->round)
+				work->round = round;
 		}
+	for (size_t i = 0; i < count; i++)
+		qsort(works[i].drops, works[i].nr_drops, sizeof(uint64_t), compare);
 }
 
 int main(int argc, char **argv)
@@ -266,7 +303,7 @@ int main(int argc, char **argv)
 	if (sched_getaffinity(0, sizeof(allowed), &allowed))
 		die("Cannot read the CPUs this may run on: %s.",
 		    strerror(errno));
-	pin(pthread_self(), &allowed, -1);
+	pin_to(&allowed, -1);
 	if (scale) {
 		others[1] = CPU_COUNT(&allowed) - 1;
 		cases = 2;
