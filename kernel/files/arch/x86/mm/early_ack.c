@@ -161,12 +161,15 @@
  *    acquires.
  *  - The end of the interrupt is told to the local APIC by the last statement of the
  *    handler, not by the first (early_ack_handle()), as the sender would wait for
- *    that, too. In a virtual machine it may be an exit. Interrupts are off in between
- *    in either case, so none comes later for it; and one more of the same vector, for
- *    what is queued meanwhile, is remembered in either case. A function that does
- *    not return (a crash) leaves the interrupt in service, as any handler does
- *    that tells last (the timer's, a device's): whoever takes the CPU over resets
- *    its APIC or ends what is in service.
+ *    that, too. In a virtual machine it may be an exit. That holds for all function
+ *    calls, but not where the flush is paravirtual and sends none. Interrupts are off
+ *    in between in either case, so none comes later for it; and one more of the same
+ *    vector, for what is queued meanwhile, is remembered in either case. A function
+ *    that does not return (a crash) leaves the interrupt in service, as in handlers
+ *    that tell last in stock (thermal, threshold): whoever takes the CPU over resets
+ *    its APIC or ends what is in service. Nobody does if such a function panics and
+ *    nothing reboots: then that CPU gets no further interrupts, and hears no SysRq,
+ *    for which panic() enables them at the very end.
  *  - Lazy TLB mode: who sends looks at it as in stock (should_flush_tlb()). A CPU that
  *    became lazy since switches to init_mm instead of flushing, in the window.
  *  - Temporary mms (text poking, EFI): text poking has interrupts off. Else the mm

@@ -129,12 +129,12 @@ static inline void early_ack_pause(void)
 
 /*
  * The handlers of calls of functions begin: to tell the APIC may cost as much as all
- * the sender waits for otherwise, so that comes last. Returns what
- * early_ack_handled() wants; the switch may change in between.
+ * the sender waits for otherwise, so that comes last, if flushes come this way at
+ * all. Returns what early_ack_handled() wants; the switch may change in between.
  */
 static __always_inline bool early_ack_handle(void)
 {
-	if (static_branch_likely(&early_ack_key))
+	if (static_branch_likely(&early_ack_key) && early_ack_native())
 		return true;
 	apic_eoi();
 	return false;
