@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quell import machine
 from quell.checks import kunit, vm
 
 
@@ -36,6 +37,15 @@ def test_tap_says_why() -> None:
     text = "ok 1 a\n# of a\nnot ok 2 b c\n#   1 of 2\n#   and more\nok 3 d\n# of d\n1..3\n"
     assert vm.tap_comments(text, "b c") == "#   1 of 2\n#   and more"
     assert vm.tap_comments(text, "the test ended early") == ""
+
+
+def test_a_selftest_that_bails_out_says_why() -> None:
+    tally = vm._Tally()
+    said = "ok 1 a\nBail out! pagemap: Bad file descriptor\n"
+    guest = machine.GuestResult(1, said, "", "", 1.0)
+    vm._count(tally, "it", guest)
+    assert [case.status for case in tally.cases] == ["passed", "failed"]
+    assert "Bail out! pagemap: Bad file descriptor" in tally.details
 
 
 def test_tap_that_breaks_off_has_failed() -> None:

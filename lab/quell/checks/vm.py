@@ -26,6 +26,7 @@ from quell.paths import Cache, repo_root
 
 _TAP = re.compile(r"^(not )?ok \d+ (?:- )?(.*?)( # SKIP.*)?$", re.M)
 _PLAN = re.compile(r"^1\.\.(\d+)", re.M)
+_BAIL_OUT = re.compile(r"^Bail out!.*", re.M)
 SELFTESTS = "files/tools/testing/selftests/quell"
 # Those that move pages between NUMA nodes.
 _NEED_NODES = ("luf_migrate",)
@@ -112,10 +113,11 @@ def selftests(folder: Path) -> dict[str, Path]:
 def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
     """What a selftest said."""
     passed, failed, skipped = read_tap(guest.stdout)
+    died = "\n".join(_BAIL_OUT.findall(guest.stdout))
     tally.cases += [Case(f"{name}: {test}") for test in passed]
     tally.cases += [Case(f"{name}: {test}", "skipped") for test in skipped]
     for test in failed:
-        why = (tap_comments(guest.stdout, test), guest.stderr.strip())
+        why = (tap_comments(guest.stdout, test), died, guest.stderr.strip())
         tally.check(False, f"{name}: {test}", "\n".join(filter(None, why)))
     if guest.exit_code and not failed:
         tally.check(False, f"{name} exited with {guest.exit_code}", guest.stderr)
@@ -427,6 +429,7 @@ def run_full(cache: Cache) -> CheckResult:
 
 def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]] = ()) -> CheckResult:
     """Boot and count; QuellError when a guest does not come up."""
+    prereq.ensure(prereq.VM)
     kernel = build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"]
     tally = _Tally()
     with tempfile.TemporaryDirectory(prefix="vm-", dir=cache.folder("run")) as temp:

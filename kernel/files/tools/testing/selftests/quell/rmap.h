@@ -118,11 +118,10 @@ static inline bool can_soft_dirty(void)
 
 static inline void kpageflags_read(uint64_t pfn, unsigned long n, uint64_t *flags)
 {
-	static int fd;
-	static pid_t owner;
+	static uint64_t known;
+	int fd = proc_fd("/proc/kpageflags", &known);
 
 	memset(flags, 0, n * 8);
-	proc_fd("/proc/kpageflags", &fd, &owner);
 	if (pread(fd, flags, n * 8, pfn * 8) < 8)
 		die("kpageflags");
 }

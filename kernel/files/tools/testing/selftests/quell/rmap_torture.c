@@ -247,11 +247,10 @@ static bool try_get(const char *at, uint64_t *found)
 /* As the kernel reads it for others, not through our entries. */
 static bool get_from_behind(const char *at, uint64_t *found)
 {
-	static int fd;
-	static pid_t owner;
+	static uint64_t known;
+	int fd = proc_fd("/proc/self/mem", &known);
 	bool read = true;
 
-	proc_fd("/proc/self/mem", &fd, &owner);
 	for (int k = 0; k < LOOKED_AT; k++)
 		read &= pread(fd, &found[k], 8, (uintptr_t)at + looked_at[k] * 8) == 8;
 	return read;

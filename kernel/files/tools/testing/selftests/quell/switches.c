@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 		tap_result(on >= PAGES / 2 && off == 0,
 			   "switches luf: %ld pages parked when on, %ld when off",
 			   on, off);
-		tap_result(vm_counter("nr_luf_parked") == 0,
+		tap_result(vm_pages("nr_luf_parked") == 0,
 			   "switches luf: nothing stays parked when off");
 	}
 	{

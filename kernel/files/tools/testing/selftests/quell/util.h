@@ -96,26 +96,30 @@ static inline void read_file(const char *path, char *buf, int size)
 	fclose(f);
 }
 
-static inline int proc_fd(const char *path, int *fd, pid_t *owner)
+/*
+ * A file of the process itself, opened once: *@known has who did, and its number. After
+ * fork() it still is the parent's. Two threads may come here at once: then one file
+ * too many stays open, but none is closed that the other one reads.
+ */
+static inline int proc_fd(const char *path, uint64_t *known)
 {
-	/* After fork() the file is still the parent's. */
-	if (*owner != getpid()) {
-		if (*owner)
-			close(*fd);
-		*fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (*fd < 0)
-			die(path);
-		*owner = getpid();
-	}
-	return *fd;
+	uint64_t was = __atomic_load_n(known, __ATOMIC_RELAXED);
+	int fd;
+
+	if (was >> 32 == (uint64_t)getpid())
+		return (uint32_t)was;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		die(path);
+	__atomic_store_n(known, (uint64_t)getpid() << 32 | (uint32_t)fd, __ATOMIC_RELAXED);
+	return fd;
 }
 
 static inline void pagemap_read(const volatile void *addr, unsigned long n, uint64_t *entries)
 {
-	static int fd;
-	static pid_t owner;
+	static uint64_t known;
+	int fd = proc_fd("/proc/self/pagemap", &known);
 
-	proc_fd("/proc/self/pagemap", &fd, &owner);
 	if (pread(fd, entries, n * 8, (uintptr_t)addr / PAGE * 8) != (ssize_t)(n * 8))
 		die("pagemap");
 }
@@ -210,6 +214,13 @@ static inline long vm_counter(const char *name)
 	return counter_in("/proc/vmstat", name);
 }
 
+/* The same of pages that are there now: with what CPUs have not yet added to it. */
+static inline long vm_pages(const char *name)
+{
+	write_file("/proc/sys/vm/stat_refresh", "1");
+	return vm_counter(name);
+}
+
 static inline void pin(int cpu)
 {
 	cpu_set_t set;
@@ -236,6 +247,22 @@ static inline void fill_file(const char *name, uint64_t value)
 		die(name);
 }
 
+/*
+ * Room for SIZE bytes, for MAP_FIXED, at a multiple of that: a large folio that lies in two
+ * page tables is split by MADV_PAGEOUT, and not paged out.
+ */
+static inline void *find_room(void)
+{
+	char *all = mmap(NULL, 2 * SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at;
+
+	if (all == MAP_FAILED)
+		die("mmap");
+	at = (char *)(((uintptr_t)all + SIZE - 1) / SIZE * SIZE);
+	if ((at != all && munmap(all, at - all)) || munmap(at + SIZE, all + SIZE - at))
+		die("munmap");
+	return at;
+}
+
 static inline void *map_file(const char *name, int flags)
 {
 	int fd = open(name, O_RDONLY);
@@ -243,8 +270,8 @@ static inline void *map_file(const char *name, int flags)
 
 	if (fd < 0)
 		die(name);
-	map = mmap(NULL, SIZE, flags & MAP_PRIVATE ? PROT_READ | PROT_WRITE :
-		   PROT_READ, flags, fd, 0);
+	map = mmap(find_room(), SIZE, flags & MAP_PRIVATE ? PROT_READ | PROT_WRITE :
+		   PROT_READ, flags | MAP_FIXED, fd, 0);
 	if (map == MAP_FAILED)
 		die("mmap");
 	close(fd);
