@@ -28,6 +28,7 @@ class Group:
     deterministic: bool = False
     runs: int | None = None
     quell_args: str = ""
+    stock_args: str = ""
     ratio_at_most: Mapping[str, float] = field(default_factory=dict)
     ratio_at_least: Mapping[str, float] = field(default_factory=dict)
     within: Mapping[str, float] = field(default_factory=dict)
@@ -92,6 +93,7 @@ def check(group: Group, result: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "cpus": guest["cpus"],  # noqa: B023
                     "deterministic": group.deterministic,
                     "quell_args": group.quell_args,
+                    "stock_args": group.stock_args,
                     "metric": metric,
                     "claim": claim,
                     "bound": bound,

@@ -258,8 +258,11 @@ def print_claims(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
     for column in ("workload", "guest", "figure", "claim", "stock", "Quell", "ratio", ""):
         table.add_column(column, no_wrap=column != "claim")
     for row in rows:
+        # Boot parameters of either kernel that are not as usual.
+        sides = (row["quell_args"], row["stock_args"] and f"stock: {row['stock_args']}")
+        with_args = ", ".join(filter(None, sides))
         table.add_row(
-            row["workload"] + (f" ({row['quell_args']})" if row["quell_args"] else ""),
+            row["workload"] + (f" ({with_args})" if with_args else ""),
             f"{row['memory']}, {row['cpus']} CPUs" + ("*" if row["deterministic"] else ""),
             title(row["metric"]),
             row["claim"],

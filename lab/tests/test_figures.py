@@ -100,6 +100,8 @@ def test_the_claims_here() -> None:
         assert group.memory is None or machine.parse_memory(group.memory)
     off = claims.select(groups, ["off"])[0]
     assert off.quell_args == "quell=off" and off.workloads == ()
+    fixed = claims.select(groups, ["folio-order-build-64K"])[0]
+    assert fixed.stock_args == "thp_anon=64K:always" and not fixed.quell_args
     with pytest.raises(UsageError, match="no group 'nosuch' of figures; they are: luf-1G"):
         claims.select(groups, ["off,nosuch"])
 

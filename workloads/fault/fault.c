@@ -17,11 +17,9 @@
  * own, so that what one has learned or left behind does not change the next.
  */
 #define WORKLOAD "fault"
-#include "../workload.h"
+#include "../touch-order.h"
 #include <sys/resource.h>
 #include <sys/wait.h>
-
-#define STRIDE	16
 
 static uint64_t minor_faults(void)
 {
@@ -29,56 +27,6 @@ static uint64_t minor_faults(void)
 
 	getrusage(RUSAGE_SELF, &usage);
 	return (uint64_t)usage.ru_minflt;
-}
-
-/* The first @count page numbers, every @stride pages. */
-static uint64_t in_order(uint32_t *order, uint64_t pages, uint64_t stride)
-{
-	uint64_t count = 0;
-
-	for (uint64_t page = 0; page < pages; page += stride)
-		order[count++] = (uint32_t)page;
-	return count;
-}
-
-/* All page numbers shuffled; the first half of them is what is touched. */
-static uint64_t at_random(uint32_t *order, uint64_t pages, uint64_t stride)
-{
-	uint64_t x = 88172645463325252ULL;	/* any but 0 */
-
-	in_order(order, pages, stride);
-	for (uint64_t i = pages - 1; i > 0; i--) {
-		uint64_t j;
-		uint32_t page;
-
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
-		j = x % (i + 1);
-		page = order[i];
-		order[i] = order[j];
-		order[j] = page;
-	}
-	return pages / 2;
-}
-
-/* RssAnon of this process. */
-static uint64_t anonymous_kb(void)
-{
-	static char text[16384];
-	FILE *file = fopen("/proc/self/status", "r");
-	const char *line;
-	size_t got;
-
-	if (!file)
-		die("Cannot open /proc/self/status: %s.", strerror(errno));
-	got = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[got] = 0;
-	line = strstr(text, "\nRssAnon:");
-	if (!line)
-		die("/proc/self/status has no RssAnon.");
-	return strtoull(line + strlen("\nRssAnon:"), NULL, 10);
 }
 
 struct counts {
@@ -144,17 +92,6 @@ static void measure(const char *what, const uint32_t *order, uint64_t count,
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		uint64_t (*fill)(uint32_t *order, uint64_t pages,
-				 uint64_t stride);
-		uint64_t stride;
-		uint64_t weight;	/* so that each case takes about as long */
-	} cases[] = {
-		{ "sequential", in_order, 1, 1 },
-		{ "strided", in_order, STRIDE, 8 },
-		{ "random", at_random, 1, 2 },
-	};
 	uint64_t mb = 96, rounds = 3;
 	struct counts unused = { 0 };
 	const char *only = NULL;
@@ -187,20 +124,20 @@ int main(int argc, char **argv)
 	in_order(order, pages, 1);
 	touch(order, pages, pages, &unused);
 
-	for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
+	for (size_t k = 0; k < ARRAY_SIZE(touch_orders); k++) {
+		const struct touch_order *one = &touch_orders[k];
 		uint64_t count;
 		pid_t pid;
 
-		if (only && strcmp(only, cases[k].name))
+		if (only && strcmp(only, one->name))
 			continue;
-		count = cases[k].fill(order, pages, cases[k].stride);
+		count = one->fill(order, pages, one->stride);
 		fflush(stdout);
 		pid = fork();
 		if (pid < 0)
 			die("Cannot fork: %s.", strerror(errno));
 		if (!pid) {
-			measure(cases[k].name, order, count, pages,
-				rounds * cases[k].weight);
+			measure(one->name, order, count, pages, rounds * one->weight);
 			fflush(stdout);
 			_exit(0);
 		}

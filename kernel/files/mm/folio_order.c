@@ -129,15 +129,46 @@
  * memory gets single pages, mostly.
  *
  * mlock() populates the whole VMA, so all of that is asked for from the beginning: while
- * it does, such VMAs get the largest folio that fits, and nothing is charged.
+ * it does, such VMAs get the largest folio that fits, and nothing is charged. Other faults
+ * of the kernel's in such a VMA, on holes that were made later, are like any. So the task
+ * that populates is known by name, in a table of a few places that is written without
+ * a lock; a task takes its name out again before it returns, so no other one is taken
+ * for it.
+ *
+ * Swap-in
+ * -------
+ * Where a page is read at once from a swap device (RAM disk, zram), not by way of the swap
+ * cache, and a run of pages beside it was used, a block of at most 64 KB comes back in one
+ * go, if the run is as long. All of it was asked for once, so nothing is charged; that it
+ * is asked for again is what the run says. Used means young here: who reads again asks as
+ * well. All PTEs but the one that faulted are old and clean, so what nobody uses is no run
+ * for the next block, and what comes back for nothing is less than what was used beside
+ * it, and less than 64 KB on either side of it. In a recount clean PTEs of what was read so
+ * count as unasked: the safe side.
+ *
+ * Only block devices: of a swap file, neighbours need not be neighbours on the disk, and a
+ * folio is read in one piece. Only pages that nobody else has in swap, as what is
+ * shared comes back once for all through the swap cache. Not with version 1 of memory
+ * cgroups: do_swap_page() uncharges the entries of a block there as those of one owner,
+ * before it sees that one of them is somebody else's by now.
+ *
+ * Where a block cannot be read, nobody knows which page it is. The VMA gets single pages
+ * then, and the fault comes again. Who faults beside it may have read the score before;
+ * he does not store what he makes of it if it has changed since, so that it takes SCORE_BURNT
+ * - SCORE_MIN faults until a block is tried again. The sizes that the administrator chose
+ * are as in Linux, SIGBUS included. do_swap_page() comes to this only if it found no folio
+ * in the swap cache: one that was in it may be mapped in part, and may have been taken out
+ * of it in the meantime.
  *
  * What else looks at these folios
  * -------------------------------
  * A device, or whoever else has pinned a page, may write to it through no PTE, and need
  * not set the folio's dirty flag in time. In stock another process that shares the page
  * after fork has a dirty PTE, so that MADV_FREE of the one does not lose what the other
- * has. Here that may be clean, too; so MADV_FREE leaves folios alone that others map
- * (folio_order_may_hide()).
+ * has. Here that may be clean, too, whatever the PTE of the one says; so MADV_FREE
+ * leaves folios alone that others map. It asks so under the folio lock, for every folio
+ * (folio_order_may_hide()): without it the others' PTEs may be migration entries, which
+ * are not counted.
  * add_to_swap_cache() sets folio->swap before the flag that says that it is there,
  * as a token is no swap entry.
  *
@@ -147,7 +178,9 @@
 #include <linux/atomic.h>
 #include <linux/bitfield.h>
 #include <linux/bitops.h>
+#include <linux/cgroup.h>
 #include <linux/gfp.h>
+#include <linux/hash.h>
 #include <linux/init.h>
 #include <linux/jump_label.h>
 #include <linux/kobject.h>
@@ -170,6 +203,7 @@
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
+#include <linux/zswap.h>
 #include "internal.h"
 #include "folio_order.h"
 
@@ -185,8 +219,9 @@ static unsigned long folio_order_manual __read_mostly;
 
 /* --- The policy: no side effects, see tests/folio_order-kunit.h ------------ */
 
-/* The smallest large order of anonymous memory. */
+/* The smallest large order of anonymous memory, and the largest without an opt-in. */
 #define FOLIO_ORDER_MIN		2
+#define FOLIO_ORDER_64K		((unsigned int)ilog2(SZ_64K) - PAGE_SHIFT)
 
 /* A VMA's score. */
 #define SCORE_MAX		8
@@ -433,7 +468,8 @@ void __folio_order_set_ptes(struct vm_fault *vmf, unsigned long addr, pte_t entr
 	smp_mb__after_atomic();
 	folio_order_unreserve(mm, charge);
 
-	clean = pte_mkclean(entry);
+	/* Old, too: what was not used is no run when it comes back from swap. */
+	clean = pte_mkold(pte_mkclean(entry));
 	if (at)
 		set_ptes(mm, addr, vmf->pte, clean, at);
 	set_ptes(mm, addr + at * PAGE_SIZE, vmf->pte + at,
@@ -691,8 +727,7 @@ static void folio_order_refused(struct mm_struct *mm)
 /* The orders that this VMA may have from here. */
 static unsigned long folio_order_allowed(struct vm_area_struct *vma)
 {
-	unsigned int most = min(arch_wants_anon_folio_order(),
-				ilog2(SZ_64K) - PAGE_SHIFT);
+	unsigned int most = min(arch_wants_anon_folio_order(), FOLIO_ORDER_64K);
 	unsigned long orders;
 
 	/* transparent_hugepage/enabled is "never". */
@@ -725,9 +760,25 @@ static bool folio_order_pressure(int nid, unsigned int order)
 	return true;
 }
 
+/* The VMA's policy may want another node: is reclaim at work there? */
+static bool folio_order_far_pressure(struct folio *folio)
+{
+	if (folio_nid(folio) == numa_mem_id() ||
+	    !folio_order_pressure(folio_nid(folio), folio_order(folio)))
+		return false;
+	count_vm_event(FOLIO_ORDER_PRESSURE);
+	return true;
+}
+
 static bool folio_order_asked(pte_t pte)
 {
 	return pte_present(pte) && pte_dirty(pte);
+}
+
+/* What comes back from swap is asked for by reading it, too. */
+static bool folio_order_used(pte_t pte)
+{
+	return pte_present(pte) && pte_young(pte);
 }
 
 /*
@@ -818,11 +869,13 @@ static bool folio_order_alone(struct vm_fault *vmf, enum folio_order_side side)
 }
 
 /*
- * The run beside the fault, counted up to @longest or a bit more, and no further than
- * its page table. @unused: the block there was mostly not asked for.
+ * The run of pages beside the fault for which @is is true, counted up to @longest or a
+ * bit more, and no further than its page table. @unused: the block there was mostly not
+ * asked for; NULL if that does not matter.
  */
 static unsigned int folio_order_look(struct vm_fault *vmf, enum folio_order_side side,
-				     unsigned int longest, bool *unused)
+				     unsigned int longest, bool (*is)(pte_t pte),
+				     bool *unused)
 {
 	bool forward = side == FOLIO_ORDER_FORWARD;
 	unsigned long addr = vmf->address & PAGE_MASK;
@@ -856,13 +909,13 @@ static unsigned int folio_order_look(struct vm_fault *vmf, enum folio_order_side
 	if (!pte)
 		return 0;
 	if (forward) {
-		while (run < room && folio_order_asked(ptep_get(pte - run)))
+		while (run < room && is(ptep_get(pte - run)))
 			run++;
 	} else {
-		while (run < room && folio_order_asked(ptep_get(pte + run)))
+		while (run < room && is(ptep_get(pte + run)))
 			run++;
 	}
-	if (pte_present(ptep_get(pte)))
+	if (unused && pte_present(ptep_get(pte)))
 		*unused = folio_order_inspect(vma, addr, pte, side);
 	pte_unmap_unlock(pte, ptl);
 	return run;
@@ -1008,10 +1061,7 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 			continue;
 		}
 		folio = vma_alloc_folio(gfp, order, vma, first << PAGE_SHIFT, true);
-		/* The VMA's policy may want another node. */
-		if (folio && folio_nid(folio) != numa_mem_id() &&
-		    folio_order_pressure(folio_nid(folio), order)) {
-			count_vm_event(FOLIO_ORDER_PRESSURE);
+		if (folio && folio_order_far_pressure(folio)) {
 			folio_put(folio);
 			folio = NULL;
 		}
@@ -1040,6 +1090,59 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 }
 
 /*
+ * Who populates locked memory at the moment, in the place of its hash: a hint, as two may
+ * have the same. Then one of them gets single pages.
+ */
+static struct task_struct *folio_order_populating[64];
+
+static struct task_struct **folio_order_populator(void)
+{
+	return &folio_order_populating[hash_ptr(current,
+						ilog2(ARRAY_SIZE(folio_order_populating)))];
+}
+
+/**
+ * folio_order_populate - populate_vma_page_range() begins, or ends
+ * @begins:	which
+ *
+ * In between all faults of this task are those of what is populated. May sleep.
+ */
+void folio_order_populate(bool begins)
+{
+	struct task_struct **at = folio_order_populator();
+
+	if (begins)
+		WRITE_ONCE(*at, current);
+	else if (READ_ONCE(*at) == current)
+		WRITE_ONCE(*at, NULL);
+}
+
+/* Does mlock() populate the VMA, or what comes to the same? */
+static bool folio_order_populates(struct vm_fault *vmf)
+{
+	return (vmf->vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED &&
+	       !(vmf->flags & FAULT_FLAG_USER) &&
+	       READ_ONCE(*folio_order_populator()) == current;
+}
+
+/* After a fault, as folio_order_note(). */
+static void folio_order_learn(struct vm_area_struct *vma, unsigned long state,
+			      unsigned long page, unsigned long first, unsigned int order,
+			      bool unused)
+{
+	unsigned long next = folio_order_note(state, page, first, order, unused);
+
+	/* What somebody else has learned in the meantime is newer: see "Swap-in" above. */
+	if (next == state || READ_ONCE(vma->folio_order) != state)
+		return;
+	if (order > state_order(state))
+		count_vm_event(FOLIO_ORDER_RAISED);
+	else if (order < state_order(state))
+		count_vm_event(FOLIO_ORDER_LOWERED);
+	WRITE_ONCE(vma->folio_order, next);
+}
+
+/*
  * A VMA that mlock() populates. Where the fault stands in its block does not matter,
  * and there is nothing to learn.
  */
@@ -1065,8 +1168,8 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 {
 	unsigned long page = vmf->address >> PAGE_SHIFT, first = page;
 	struct vm_area_struct *vma = vmf->vma;
-	unsigned long state, next, orders;
 	enum folio_order_side side;
+	unsigned long state, orders;
 	struct folio *folio = NULL;
 	unsigned int order = 0;
 	bool unused = false;
@@ -1076,9 +1179,11 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 	    (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) ||
 	    unlikely(userfaultfd_armed(vma)))
 		return NULL;
-	if (unlikely((vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED &&
-		     !(vmf->flags & FAULT_FLAG_USER)))
+	if (unlikely(folio_order_populates(vmf)))
 		return folio_order_locked(vmf);
+	/* Nothing may be unasked. */
+	if (!READ_ONCE(folio_order_permille))
+		return NULL;
 
 	state = READ_ONCE(vma->folio_order);
 	side = folio_order_side(page);
@@ -1092,7 +1197,7 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 		if (!orders)
 			return NULL;
 		run = folio_order_look(vmf, side, folio_order_longest(score, orders),
-				       &unused);
+				       folio_order_asked, &unused);
 		order = folio_order_choose(score, page, run, side, orders);
 		if (order && folio_order_pressure(numa_mem_id(), order)) {
 			count_vm_event(FOLIO_ORDER_PRESSURE);
@@ -1109,15 +1214,201 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 			count_vm_event(FOLIO_ORDER_UNUSED);
 	}
 
-	next = folio_order_note(state, page, first, order, unused);
-	if (next != state) {
-		if (order > state_order(state))
-			count_vm_event(FOLIO_ORDER_RAISED);
-		else if (order < state_order(state))
-			count_vm_event(FOLIO_ORDER_LOWERED);
-		WRITE_ONCE(vma->folio_order, next);
-	}
+	folio_order_learn(vma, state, page, first, order, unused);
 	return folio;
+}
+
+/* --- Swap-in ------------------------------------------------------------- */
+
+/* Does memory of this kind come back in blocks at all? */
+static bool folio_order_may_swapin(struct vm_area_struct *vma, swp_entry_t entry)
+{
+	/* Parts of a block may be in zswap. */
+	if (!vma_is_anonymous(vma) || (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) ||
+	    userfaultfd_armed(vma) || !zswap_never_enabled() ||
+	    !(data_race(swp_swap_info(entry)->flags) & SWP_BLKDEV))
+		return false;
+#ifdef CONFIG_MEMCG
+	if (!mem_cgroup_disabled() && !cgroup_subsys_on_dfl(memory_cgrp_subsys))
+		return false;
+#endif
+	return true;
+}
+
+/*
+ * Is the block of @order at @addr in swap as a whole, in one piece, and nobody else's?
+ * @pte is @addr's, under the page table lock.
+ */
+static bool folio_order_swapped(struct vm_fault *vmf, unsigned long addr, pte_t *pte,
+				unsigned int order, folio_order_swap_check *check)
+{
+	swp_entry_t entry;
+	unsigned int i;
+
+	if (!folio_order_inside(vmf->vma, addr >> PAGE_SHIFT, order) ||
+	    !check(vmf, pte, BIT(order)))
+		return false;
+	entry = pte_to_swp_entry(ptep_get(pte));
+	for (i = 0; i < BIT(order); i++, entry.val++)
+		if (__swap_count(entry) != 1)
+			return false;
+	return true;
+}
+
+/* Allocate @order at the fault, or the next smaller one that is in swap as a whole. */
+static struct folio *folio_order_get_swapped(struct vm_fault *vmf,
+					     enum folio_order_side side,
+					     unsigned long orders, unsigned int order,
+					     folio_order_swap_check *check)
+{
+	unsigned long page = vmf->address >> PAGE_SHIFT, offset, addr;
+	swp_entry_t entry = pte_to_swp_entry(vmf->orig_pte);
+	gfp_t gfp = GFP_TRANSHUGE_LIGHT | __GFP_THISNODE;
+	struct vm_area_struct *vma = vmf->vma;
+	struct folio *folio;
+	spinlock_t *ptl;	/* of vmf->pmd */
+	pte_t *pte;
+
+	pte = pte_offset_map_lock(vma->vm_mm, vmf->pmd, vmf->address & PMD_MASK, &ptl);
+	if (!pte)
+		return NULL;
+	/* A large folio was swapped out to a place that is aligned alike. */
+	offset = swp_offset(entry);
+	for (; order; order = folio_order_below(orders, order)) {
+		addr = folio_order_first(page, order, side) << PAGE_SHIFT;
+		if (!((offset ^ page) & (BIT(order) - 1)) &&
+		    folio_order_swapped(vmf, addr, pte + pte_index(addr), order, check))
+			break;
+	}
+	pte_unmap_unlock(pte, ptl);
+
+	for (; order; order = folio_order_below(orders, order)) {
+		addr = folio_order_first(page, order, side) << PAGE_SHIFT;
+		folio = vma_alloc_folio(gfp, order, vma, addr, true);
+		if (folio && !folio_order_far_pressure(folio) &&
+		    !mem_cgroup_swapin_charge_folio(folio, vma->vm_mm, gfp, entry))
+			return folio;
+		if (folio)
+			folio_put(folio);
+		count_vm_event(FOLIO_ORDER_FALLBACK);
+	}
+	return NULL;
+}
+
+/**
+ * __folio_order_swapin - a large folio for memory that comes back from swap
+ * @vmf:	the fault; vmf->orig_pte is a swap entry that nobody else has, not in the
+ *		swap cache, of a device that is read at once and is not switched off
+ *		meanwhile. Nothing is locked but the VMA or the mm, for reading
+ * @check:	are so many PTEs swap entries that can be read as one folio?
+ *
+ * The folio is charged and not yet read.
+ *
+ * Return: a folio of order 2 at least, or NULL if a single page is to be used.
+ */
+struct folio *__folio_order_swapin(struct vm_fault *vmf, folio_order_swap_check *check)
+{
+	unsigned long page = vmf->address >> PAGE_SHIFT, first = page;
+	struct vm_area_struct *vma = vmf->vma;
+	enum folio_order_side side;
+	unsigned long state, orders;
+	struct folio *folio = NULL;
+	unsigned int order = 0;
+
+	if (!folio_order_may_swapin(vma, pte_to_swp_entry(vmf->orig_pte)))
+		return NULL;
+
+	state = READ_ONCE(vma->folio_order);
+	side = folio_order_side(page);
+	if (side != FOLIO_ORDER_NONE && !folio_order_alone(vmf, side)) {
+		/* No more than was used: nothing bounds it but that. */
+		int score = min(state_score(state), SCORE_WARM - 1);
+		unsigned int run;
+
+		/* Whoever advised huge pages used all of them when they were written to. */
+		orders = folio_order_allowed(vma) & (BIT(FOLIO_ORDER_64K + 1) - 1);
+		if (!orders)
+			return NULL;
+		run = folio_order_look(vmf, side, folio_order_longest(score, orders),
+				       folio_order_used, NULL);
+		order = folio_order_choose(score, page, run, side, orders);
+		if (order && folio_order_pressure(numa_mem_id(), order)) {
+			count_vm_event(FOLIO_ORDER_PRESSURE);
+			order = 0;
+		}
+		if (order)
+			folio = folio_order_get_swapped(vmf, side, orders, order, check);
+		order = 0;
+		if (folio) {
+			order = folio_order(folio);
+			first = folio_order_first(page, order, side);
+		}
+	}
+	folio_order_learn(vma, state, page, first, order, false);
+	return folio;
+}
+
+/* Is @folio, a large one that did not come by the swap cache, of a size chosen here? */
+static bool folio_order_from_swap(struct vm_area_struct *vma, struct folio *folio)
+{
+	return folio_test_large(folio) &&
+	       !thp_vma_allowable_orders(vma, vma->vm_flags, TVA_IN_PF | TVA_ENFORCE_SYSFS,
+					 BIT(folio_order(folio)));
+}
+
+/**
+ * folio_order_swap_ptes - set_ptes() for what __folio_order_swapin() allocated
+ * @vmf:	the fault; its page table is locked
+ * @folio:	the folio to map, which did not come by the swap cache
+ * @addr:	where it starts
+ * @pte:	that of @addr
+ * @entry:	for the page that was asked for, but with the folio's first page in it
+ * @nr:		so many pages of it are mapped: all
+ *
+ * The others become old, so that who comes next sees which of them were used: what
+ * nobody uses must not lead to more of it.
+ *
+ * Return: false if it is not ours, and nothing was done.
+ */
+bool folio_order_swap_ptes(struct vm_fault *vmf, struct folio *folio, unsigned long addr,
+			   pte_t *pte, pte_t entry, unsigned int nr)
+{
+	unsigned int at = ((vmf->address & PAGE_MASK) - addr) >> PAGE_SHIFT;
+	pte_t other = pte_mkold(pte_mkclean(entry));
+	struct mm_struct *mm = vmf->vma->vm_mm;
+
+	if (!folio_order_from_swap(vmf->vma, folio) ||
+	    WARN_ON_ONCE(nr != folio_nr_pages(folio)))
+		return false;
+	if (at)
+		set_ptes(mm, addr, pte, other, at);
+	set_ptes(mm, addr + at * PAGE_SIZE, pte + at, pte_advance_pfn(entry, at), 1);
+	at++;
+	if (at < nr)
+		set_ptes(mm, addr + at * PAGE_SIZE, pte + at, pte_advance_pfn(other, at),
+			 nr - at);
+	return true;
+}
+
+/**
+ * folio_order_unreadable - a folio could not be read from swap
+ * @vma:	where it was to go
+ * @folio:	the folio, which did not come by the swap cache
+ *
+ * Another page of it may be what cannot be read, and nobody asked for that.
+ *
+ * Return: true if the fault is to come again: it gets a single page then, as the VMA
+ * does, until many faults have been neighbours. False if the folio is not ours.
+ */
+bool folio_order_unreadable(struct vm_area_struct *vma, struct folio *folio)
+{
+	unsigned long state = READ_ONCE(vma->folio_order);
+
+	if (!folio_order_from_swap(vma, folio))
+		return false;
+	state = state_make(SCORE_MIN, state_page(state), state_order(state));
+	WRITE_ONCE(vma->folio_order, state);
+	return true;
 }
 
 /* --- Controls ------------------------------------------------------------ */

@@ -26,6 +26,8 @@ static inline unsigned int arch_wants_anon_folio_order(void)
 #define arch_wants_anon_folio_order arch_wants_anon_folio_order
 #endif
 
+typedef bool folio_order_swap_check(struct vm_fault *vmf, pte_t *pte, int nr_pages);
+
 #ifdef CONFIG_QUELL_FOLIO_ORDER
 
 DECLARE_STATIC_KEY_FALSE(folio_order_key);
@@ -38,6 +40,12 @@ void __folio_order_release(struct mm_struct *mm, struct folio *folio);
 void __folio_order_zap(struct mm_struct *mm, struct folio *folio, unsigned int nr);
 void folio_order_set_manual(unsigned long orders);
 
+struct folio *__folio_order_swapin(struct vm_fault *vmf, folio_order_swap_check *check);
+bool folio_order_swap_ptes(struct vm_fault *vmf, struct folio *folio, unsigned long addr,
+			   pte_t *pte, pte_t entry, unsigned int nr);
+bool folio_order_unreadable(struct vm_area_struct *vma, struct folio *folio);
+void folio_order_populate(bool begins);
+
 /*
  * For alloc_anon_folio(), when none of the sizes that the administrator chose can be
  * had: a large folio, or NULL for a single page.
@@ -47,6 +55,15 @@ static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
 	if (!static_branch_likely(&folio_order_key))
 		return NULL;
 	return __folio_order_alloc(vmf);
+}
+
+/* The same for alloc_swap_folio(), with its own test of PTEs: see the kernel-doc. */
+static inline struct folio *folio_order_swapin(struct vm_fault *vmf,
+					       folio_order_swap_check *check)
+{
+	if (!static_branch_likely(&folio_order_key))
+		return NULL;
+	return __folio_order_swapin(vmf, check);
 }
 
 /*
@@ -75,10 +92,13 @@ static inline void folio_order_release(struct mm_struct *mm, struct folio *folio
 		__folio_order_release(mm, folio);
 }
 
-/* May @folio have been written to, and no PTE of any process say so? */
-static inline bool folio_order_may_hide(struct folio *folio, pte_t pte)
+/*
+ * May a folio have been written to, and no PTE of others that map it say so? Who frees it
+ * lazily has to lock it, and to see that there are none.
+ */
+static inline bool folio_order_may_hide(void)
 {
-	return folio_test_large(folio) || !pte_dirty(pte);
+	return true;
 }
 
 /*
@@ -105,6 +125,28 @@ static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
 	return NULL;
 }
 
+static inline struct folio *folio_order_swapin(struct vm_fault *vmf,
+					       folio_order_swap_check *check)
+{
+	return NULL;
+}
+
+static inline bool folio_order_swap_ptes(struct vm_fault *vmf, struct folio *folio,
+					 unsigned long addr, pte_t *pte, pte_t entry,
+					 unsigned int nr)
+{
+	return false;
+}
+
+static inline bool folio_order_unreadable(struct vm_area_struct *vma, struct folio *folio)
+{
+	return false;
+}
+
+static inline void folio_order_populate(bool begins)
+{
+}
+
 static inline unsigned int folio_order_charge(struct folio *folio)
 {
 	return 0;
@@ -121,7 +163,7 @@ static inline void folio_order_release(struct mm_struct *mm, struct folio *folio
 {
 }
 
-static inline bool folio_order_may_hide(struct folio *folio, pte_t pte)
+static inline bool folio_order_may_hide(void)
 {
 	return false;
 }

@@ -49,7 +49,7 @@ quell-list:
 # Linux's own users. By function, so that another one is looked at.
 _NOT_SEEN_BY_SPARSE = re.compile(
     r"(mm/folio_order\.c:.* context imbalance in"
-    r" 'folio_order_(recount_pmd|alone|look|get)' - unexpected unlock"
+    r" '(__)?folio_order_(recount_pmd|alone|follows|look|get|get_swapped)' - unexpected unlock"
     r"|mm/swapfile\.c:.* context imbalance in"
     r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, measure, source, ui, workload
+from quell import build, machine, measure, prereq, source, ui, workload
 from quell.checks import Case, CheckResult, steps
 from quell.checks.vm import BRD, XFS, read_tap, selftests, tap_comments
 from quell.errors import QuellError
@@ -83,6 +83,7 @@ INTACT = (
     Attack(("luf_stale DATA 4",)),
     Attack(("luf_migrate DATA 4",)),
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
+    Attack(("folio_order",), memory=1024, limit=400),
     Attack(("early_ack 2000",), cpus=4),
     Attack(("early_ack 500",), variant="page table isolation"),
     Attack(("early_ack 500",), variant="no PCID"),
@@ -254,6 +255,7 @@ def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
 
 
 def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResult:
+    prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
     kernel = build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"]
     with tempfile.TemporaryDirectory(prefix="torture-", dir=cache.folder("run")) as temp:
         folder = Path(temp)

@@ -57,7 +57,10 @@ def main(args: argparse.Namespace) -> int:
                 accel="tcg" if group.deterministic else args.accel,
                 deterministic=group.deterministic,
                 tree=args.kernel_tree,
-                append={"quell": tuple(shlex.split(group.quell_args))},
+                append={
+                    "stock": tuple(shlex.split(group.stock_args)),
+                    "quell": tuple(shlex.split(group.quell_args)),
+                },
             ),
             cache,
         )

@@ -553,6 +553,16 @@ static long charge_unasked(struct charge_test *t)
 	return atomic_long_read(&t->mm->folio_order.unasked);
 }
 
+static void charge_alloc(struct kunit *test)
+{
+	struct charge_test *t = test->priv;
+
+	t->folio = folio_alloc(GFP_KERNEL, CHARGE_ORDER);
+	KUNIT_ASSERT_NOT_NULL(test, t->folio);
+	/* Who unmaps it wants to see one. */
+	KUNIT_ASSERT_EQ(test, mem_cgroup_charge(t->folio, NULL, GFP_KERNEL), 0);
+}
+
 /* A fault on page @at of a new folio. */
 static void charge_map(struct kunit *test, unsigned int at)
 {
@@ -564,8 +574,7 @@ static void charge_map(struct kunit *test, unsigned int at)
 	};
 	pte_t entry;
 
-	t->folio = folio_alloc(GFP_KERNEL, CHARGE_ORDER);
-	KUNIT_ASSERT_NOT_NULL(test, t->folio);
+	charge_alloc(test);
 	t->folio->private = (void *)token_make(t->mm->folio_order.epoch, CHARGE_ORDER,
 					       CHARGE_PAGES - 1);
 	KUNIT_EXPECT_TRUE(test, folio_order_reserve(t->mm, CHARGE_PAGES - 1));
@@ -625,6 +634,7 @@ static void folio_order_set_ptes_test(struct kunit *test)
 					folio_pfn(t->folio) + i);
 			KUNIT_EXPECT_TRUE(test, pte_write(t->ptes[i]));
 			KUNIT_EXPECT_EQ(test, pte_dirty(t->ptes[i]), i == at[k]);
+			KUNIT_EXPECT_EQ(test, folio_order_used(t->ptes[i]), i == at[k]);
 		}
 		KUNIT_EXPECT_EQ(test, charge_unasked(t), CHARGE_PAGES - 1);
 		KUNIT_EXPECT_EQ(test, atomic_long_read(&t->mm->folio_order.reserved), 0);
@@ -633,6 +643,66 @@ static void folio_order_set_ptes_test(struct kunit *test)
 		folio_put(t->folio);
 		t->folio = NULL;
 	}
+}
+
+/* Of what was swapped only the page that is asked for is young, and maybe dirty. */
+static void folio_order_swap_ptes_test(struct kunit *test)
+{
+	static const unsigned int at[] = { 0, 5, CHARGE_PAGES - 1 };
+	struct charge_test *t = test->priv;
+	unsigned int k, i;
+
+	for (k = 0; k < ARRAY_SIZE(at); k++) {
+		struct vm_fault vmf = {
+			.vma = &t->vma,
+			.address = CHARGE_START + at[k] * PAGE_SIZE + 8,
+		};
+		pte_t entry;
+
+		charge_alloc(test);
+		entry = pte_mkdirty(pte_mkyoung(mk_pte(&t->folio->page, PAGE_SHARED)));
+		spin_lock(&t->ptl);
+		folio_ref_add(t->folio, CHARGE_PAGES);
+		folio_add_new_anon_rmap(t->folio, &t->vma, CHARGE_START, RMAP_EXCLUSIVE);
+		KUNIT_EXPECT_TRUE(test, folio_order_swap_ptes(&vmf, t->folio, CHARGE_START,
+							      t->ptes, entry,
+							      CHARGE_PAGES));
+		spin_unlock(&t->ptl);
+		for (i = 0; i < CHARGE_PAGES; i++) {
+			KUNIT_EXPECT_EQ(test, pte_pfn(t->ptes[i]),
+					folio_pfn(t->folio) + i);
+			KUNIT_EXPECT_TRUE(test, pte_write(t->ptes[i]));
+			KUNIT_EXPECT_EQ(test, !!pte_young(t->ptes[i]), i == at[k]);
+			KUNIT_EXPECT_EQ(test, pte_dirty(t->ptes[i]), i == at[k]);
+			KUNIT_EXPECT_EQ(test, folio_order_used(t->ptes[i]), i == at[k]);
+		}
+		KUNIT_EXPECT_EQ(test, charge_unasked(t), 0);
+		charge_unmap(t, 0, CHARGE_PAGES);
+		folio_put(t->folio);
+		t->folio = NULL;
+	}
+}
+
+/* A size of the administrator's is as in Linux; else a single page is tried. */
+static void folio_order_unreadable_test(struct kunit *test)
+{
+	unsigned long always = huge_anon_orders_always;
+	struct charge_test *t = test->priv;
+
+	charge_alloc(test);
+	t->vma.folio_order = state_make(SCORE_MAX, 77, CHARGE_ORDER);
+	huge_anon_orders_always = BIT(CHARGE_ORDER);
+	KUNIT_EXPECT_FALSE(test, folio_order_unreadable(&t->vma, t->folio));
+	KUNIT_EXPECT_EQ(test, state_score(t->vma.folio_order), SCORE_MAX);
+	huge_anon_orders_always = 0;
+	KUNIT_EXPECT_TRUE(test, folio_order_unreadable(&t->vma, t->folio));
+	KUNIT_EXPECT_EQ(test, folio_order_choose(state_score(t->vma.folio_order), 16, 16,
+						 FOLIO_ORDER_FORWARD, SIM_ORDERS), 0);
+	KUNIT_EXPECT_EQ(test, state_page(t->vma.folio_order), 77UL);
+	/* Nobody undoes that with what he had read before. */
+	folio_order_learn(&t->vma, state_make(SCORE_MAX, 77, CHARGE_ORDER), 78, 78, 0, false);
+	KUNIT_EXPECT_EQ(test, state_score(t->vma.folio_order), SCORE_MIN);
+	huge_anon_orders_always = always;
 }
 
 static void folio_order_settle_test(struct kunit *test)
@@ -760,6 +830,8 @@ static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(sim_recover_test),
 	KUNIT_CASE(folio_order_allowed_test),
 	KUNIT_CASE(folio_order_set_ptes_test),
+	KUNIT_CASE(folio_order_swap_ptes_test),
+	KUNIT_CASE(folio_order_unreadable_test),
 	KUNIT_CASE(folio_order_settle_test),
 	KUNIT_CASE(folio_order_epoch_test),
 	KUNIT_CASE(folio_order_zap_test),

@@ -6,6 +6,7 @@
  */
 #include <kunit/test.h>
 #include <linux/cpumask.h>
+#include <linux/memcontrol.h>
 #include <linux/sched/mm.h>
 
 #define RMAP_TEST_START	((unsigned long)PMD_SIZE)
@@ -70,6 +71,8 @@ static struct folio *rmap_test_map(struct kunit *test, unsigned int order,
 	folio = folio_alloc(GFP_KERNEL, order);
 	t->folio = folio;
 	KUNIT_ASSERT_NOT_NULL(test, folio);
+	/* Who unmaps it wants to see one. */
+	KUNIT_ASSERT_EQ(test, mem_cgroup_charge(folio, NULL, GFP_KERNEL), 0);
 
 	spin_lock(&t->ptl);
 	folio_ref_add(folio, nr);

@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -429,6 +430,41 @@ static void test_locked(void)
 	verify(map, 0, 256, false, "locked");
 }
 
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED	24
+#endif
+
+/* Holes that are made in locked memory are not populated: who writes to one page wants one. */
+static void test_locked_holes(void)
+{
+	int zero = open("/dev/zero", O_RDONLY), memory = open("/proc/self/mem", O_RDWR);
+	unsigned long found;
+
+	if (zero < 0 || memory < 0)
+		die("open");
+	/* Written to by the kernel, directly and by get_user_pages(). */
+	for (int direct = 0; direct < 2; direct++) {
+		char *map = map_region(1UL << 20);
+
+		if (mlock(map, 1UL << 20))
+			return skip("mlock");
+		/* The page before the first one is there, and so it goes on. */
+		if (madvise(map + MOST * PAGE, 240 * PAGE, MADV_DONTNEED_LOCKED))
+			die("MADV_DONTNEED_LOCKED");
+		for (unsigned long i = MOST; i < 256; i += MOST)
+			if (direct ? read(zero, map + i * PAGE, 8) != 8 :
+			    pwrite(memory, "written", 8, (uintptr_t)map + i * PAGE) != 8)
+				die("write to a hole");
+		found = there(map + MOST * PAGE, 240);
+		/* One block may come as anywhere, and is counted. */
+		expect(found < 15 + MOST, "%s: %lu pages for 15",
+		       direct ? "read()" : "/proc/self/mem", found);
+		munmap(map, 1UL << 20);
+	}
+	close(zero);
+	close(memory);
+}
+
 /* --- Waste, and the bound ------------------------------------------------ */
 
 static void test_strided(void)
@@ -564,11 +600,13 @@ static void test_bound_raised(void)
 
 static void test_bound_zero(void)
 {
+	long before = vm_counter("folio_order_bound");
 	unsigned long most;
 
 	write_file(SYSFS "max_unasked_permille", "0");
 	most = fill_new(256);
 	expect(most == 1, "0: a folio of %lu pages", most);
+	expect(vm_counter("folio_order_bound") == before, "0: it asks, to be refused");
 	write_file(SYSFS "max_unasked_permille", "20");
 	write_file(SYSFS "slack_kb", "0");
 	most = fill_new(16);
@@ -978,6 +1016,196 @@ static void test_swap(void)
 	expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
 }
 
+/* Memory that was filled from one end, and is in swap, where it is read at once. */
+static char *map_swapped(unsigned long pages)
+{
+	char *map = map_region(BIG);
+
+	fill(map, 0, pages);
+	drain_lru();
+	for (int tries = 0; tries < 5 && there(map, pages); tries++)
+		madvise(map, BIG, MADV_PAGEOUT);
+	expect(!there(map, pages), "%lu pages were not swapped out", there(map, pages));
+	return map;
+}
+
+/* With those that read. */
+static unsigned long all_faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt + usage.ru_majflt;
+}
+
+#define SWAPPED	4096UL		/* pages; half of the RAM disk */
+
+static void test_swap_in(void)
+{
+	unsigned long before, n;
+	char *map;
+
+	if (!swap_on(RAM))
+		return skip("a RAM disk for swap");
+	map = map_swapped(SWAPPED);
+	before = all_faults();
+	verify(map, 0, SWAPPED, true, "read");
+	n = all_faults() - before;
+	expect(n * 100 <= SWAPPED * 12, "%lu faults to read %lu pages", n, SWAPPED);
+	expect(largest(map, SWAPPED) == MOST, "the largest folio has %lu pages",
+	       largest(map, SWAPPED));
+	munmap(map, BIG);
+
+	map = map_swapped(SWAPPED);
+	before = all_faults();
+	for (unsigned long i = SWAPPED; i--;)
+		put(map, i);
+	n = all_faults() - before;
+	expect(n * 100 <= SWAPPED * 12, "%lu faults to write %lu pages", n, SWAPPED);
+	verify(map, 0, SWAPPED, true, "written");
+	munmap(map, BIG);
+
+	map = map_swapped(SWAPPED);
+	if (madvise(map, BIG, MADV_NOHUGEPAGE))
+		die("MADV_NOHUGEPAGE");
+	verify(map, 0, SWAPPED, true, "MADV_NOHUGEPAGE");
+	expect(largest(map, SWAPPED) == 1, "MADV_NOHUGEPAGE: a folio of %lu pages",
+	       largest(map, SWAPPED));
+	munmap(map, BIG);
+	expect(swap_off_in_time(RAM), "swap entries are left");
+}
+
+/* What comes back and is not used leads to no more of it. */
+static void test_swap_in_strided(void)
+{
+	unsigned long asked = 256, found;
+	char *map;
+
+	if (!swap_on(RAM))
+		return skip("a RAM disk for swap");
+	map = map_swapped(SWAPPED);
+	verify(map, 0, asked, true, "in order");
+	for (unsigned long i = asked; i < SWAPPED; i += 16, asked++)
+		verify(map, i, i + 1, true, "one in 16");
+	found = there(map, SWAPPED);
+	expect(found <= asked + 2 * MOST, "%lu pages for %lu", found, asked);
+	verify(map, 0, SWAPPED, true, "all");
+	munmap(map, BIG);
+	expect(swap_off_in_time(RAM), "swap entries are left");
+}
+
+/*
+ * One page of a folio in the swap cache comes back, which nobody else has in swap any more:
+ * the folio is taken out of the swap cache, and is mapped by that page alone.
+ */
+static void test_swap_in_part(void)
+{
+	for (int keep = 0; keep < 2; keep++) {
+		unsigned long first = 32, kept = first + (keep ? MOST - 1 : 0);
+		char *map;
+
+		if (!swap_on(LOOP))
+			return skip("a loop device for swap");
+		map = map_swapped(128);
+		if (madvise(map + first * PAGE, (kept - first) * PAGE, MADV_DONTNEED) ||
+		    madvise(map + (kept + 1) * PAGE, (first + MOST - 1 - kept) * PAGE,
+			    MADV_DONTNEED))
+			die("MADV_DONTNEED");
+		/* What is behind it has to stay as it is. */
+		verify(map, first + MOST, first + 2 * MOST, true, "beside");
+		put(map, kept);
+		expect(there(map + first * PAGE, MOST) == 1, "%lu pages came",
+		       there(map + first * PAGE, MOST));
+		verify(map, 0, first, true, "before");
+		verify(map, kept, kept + 1, true, "kept");
+		verify(map, first + MOST, 128, true, "behind");
+		for (unsigned long i = first; i < first + MOST; i++)
+			if (i != kept)
+				verify(map, i, i + 1, false, "dropped");
+		munmap(map, BIG);
+		expect(swap_off_in_time(LOOP), "swap entries are left");
+	}
+}
+
+/* Parent and child have the same pages in swap, and each gets its own content. */
+static void child_reads(char *map)
+{
+	verify(map, 0, SWAPPED / 2, true, "child");
+	for (unsigned long i = SWAPPED / 2; i < SWAPPED; i++)
+		*(volatile uint64_t *)(map + i * PAGE) = 7;
+}
+
+static void test_swap_in_shared(void)
+{
+	char *map;
+
+	if (!swap_on(RAM))
+		return skip("a RAM disk for swap");
+	map = map_swapped(SWAPPED);
+	/* Some are only the parent's by now. */
+	verify(map, 64, 1024, true, "parent");
+	in_child(child_reads, map);
+	verify(map, 0, SWAPPED, true, "parent, later");
+	munmap(map, BIG);
+	expect(swap_off_in_time(RAM), "swap entries are left");
+}
+
+#define FAIL		"/sys/kernel/debug/fail_make_request/"
+#define RAM_FAILS	"/sys/block/ram0/make-it-fail"
+
+/* So many reads of the RAM disk fail from now on, -1: all. */
+static void fail_reads(const char *times)
+{
+	try_write(FAIL "verbose", "0");
+	try_write(FAIL "interval", "1");
+	try_write(FAIL "probability", "100");
+	try_write(FAIL "times", times);
+	try_write(RAM_FAILS, "1");
+}
+
+/* The block that is read fails for another page of it; what is asked for can be read. */
+static void test_unreadable(void)
+{
+	int status;
+	char *map;
+	pid_t pid;
+
+	if (access(FAIL "times", W_OK))
+		mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
+	if (access(FAIL "times", W_OK) || access(RAM_FAILS, W_OK))
+		return skip("fail_make_request");
+	if (!swap_on(RAM))
+		return skip("a RAM disk for swap");
+	map = map_swapped(256);
+	verify(map, 0, 64, true, "before");
+	fail_reads("1");
+	verify(map, 64, 65, true, "a read fails");
+	try_write(RAM_FAILS, "0");
+	expect(there(map + 64 * PAGE, 16) == 1, "%lu pages came", there(map + 64 * PAGE, 16));
+
+	/* Where nothing can be read the program is told, as in stock. */
+	verify(map, 65, 128, true, "between");
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		/* Its own, as what is shared goes another way. */
+		map = map_swapped(128);
+		verify(map, 0, 64, true, "the child's");
+		alarm(10);
+		fail_reads("-1");
+		get(map, 64);
+		_exit(0);
+	}
+	if (waitpid(pid, &status, 0) != pid)
+		die("waitpid");
+	try_write(RAM_FAILS, "0");
+	expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS, "it ended with %#x", status);
+	verify(map, 0, 256, true, "afterwards");
+	munmap(map, BIG);
+	expect(swap_off_in_time(RAM), "swap entries are left");
+}
+
 static void test_free_lazily(void)
 {
 	char *map = map_region(BIG);
@@ -1027,6 +1255,18 @@ static void test_free_after_fork(void)
 	expect(kb == MOST * 4, "%ld kB may be taken away of %d", kb, MOST * 4);
 }
 
+/* The same for single pages that are dirty here: that says nothing of the other process. */
+static void test_free_shared(void)
+{
+	char *map = map_region(BIG);
+
+	if (madvise(map, BIG, MADV_NOHUGEPAGE))
+		die("MADV_NOHUGEPAGE");
+	fill(map, 0, MOST);
+	in_child(child_frees, map);
+	verify(map, 0, MOST, true, "after the child's MADV_FREE");
+}
+
 static void test_limit(void)
 {
 	char path[256];
@@ -1072,6 +1312,7 @@ static const struct test {
 	{ "thread stacks", test_thread_stacks },
 	{ "read first", test_read_first },
 	{ "mlock", test_locked },
+	{ "mlock with holes", test_locked_holes },
 	{ "strided", test_strided },
 	{ "random", test_random },
 	{ "dense then strided", test_dense_then_strided },
@@ -1089,8 +1330,14 @@ static const struct test {
 	{ "UFFDIO_MOVE", test_uffd_move },
 	{ "partial unmap", test_partial_unmap },
 	{ "swap", test_swap },
+	{ "swap in", test_swap_in },
+	{ "swap in, then strided", test_swap_in_strided },
+	{ "swap in, in part", test_swap_in_part },
+	{ "swap in, shared", test_swap_in_shared },
+	{ "unreadable", test_unreadable },
 	{ "MADV_FREE", test_free_lazily },
 	{ "MADV_FREE after fork", test_free_after_fork },
+	{ "MADV_FREE of shared pages", test_free_shared },
 	{ "limit", test_limit },
 };
 
