@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quell import build, machine, proc, source
+from quell import build, machine, prereq, proc, source
 from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -73,9 +73,14 @@ def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
 
 def run(cache: Cache) -> CheckResult:
     """Boot, parse, count; QuellError when the guest or the parser gives nothing to count."""
+    prereq.ensure(prereq.VM)
     tree = source.debian_source(cache)
     kernel = build.build_kernels(tree, ("quell",), cache)["quell"]
     guest = machine.run_script(
         kernel.image, "true", append=["kunit.enable=1", "loglevel=7"], cache=cache
     )
-    return read_log(guest.console, tree, cache)
+    result = read_log(guest.console, tree, cache)
+    if guest.warnings:
+        said = "\n".join(("the kernel warned:", *guest.warnings))
+        result = replace(result, failed=result.failed + 1, details=f"{result.details}\n{said}".strip())
+    return result

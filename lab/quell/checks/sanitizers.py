@@ -260,9 +260,9 @@ def _one(name: str, bench: _Bench, kernel_source: source.Source) -> CheckResult:
 
 def run(cache: Cache) -> CheckResult:
     """Both kernels, one after the other."""
+    prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
     kernel_source = source.debian_source(cache)
     kernels = build.build_kernels(kernel_source, ("sanitize", "kcsan"), cache)
-    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
     results = []
     with tempfile.TemporaryDirectory(prefix="sanitizers-", dir=cache.folder("run")) as temp:
         folder = Path(temp)

@@ -243,7 +243,7 @@ def run_stressors(
 
 def run(cache: Cache, seconds: int = SHORT_S, rounds: int = 1) -> CheckResult:
     """Each stressor once."""
-    prereq.ensure(prereq.STRESS)
+    prereq.ensure([*prereq.VM, *prereq.STRESS])
     known = proc.run(["stress-ng", "--stressors"], timeout=30).stdout.split()
     names = [name for name in STRESSORS if name in known]
     lacking = [
