@@ -69,6 +69,8 @@ KERNELS = {
     "sanitize": Spec(("lab.config", "quell.config", "sanitize.config"), True),
     "kcsan": Spec(("lab.config", "quell.config", "kcsan.config"), True),
     "kcsan-stock": Spec(("lab.config", "kcsan.config"), False),
+    "stock-kvm": Spec(("lab.config", "kvm.config"), False),
+    "quell-kvm": Spec(("lab.config", "quell.config", "kvm.config"), True),
 }
 
 

@@ -348,6 +348,8 @@ def test_groups_share_a_guest() -> None:
     wide = Selftest("mm", "wide", cpus=3)
     found = selftests.groups([*many, wide, A])
     assert [len(group) for group in found] == [selftests._GROUP, 1, 1, 1]
+    # On kernels of their own.
+    assert [len(group) for group in selftests.groups([A, Selftest("kvm", "a"), A])] == [1, 1, 1]
     assert found[2] == [wide]
     assert selftests.groups([]) == []
 
@@ -365,11 +367,12 @@ def test_names_are_unique() -> None:
 
 
 def test_programs_that_nobody_knows(tmp_path: Path) -> None:
-    for name in ("mm/cow", "mm/brand-new", "mm/write_to_hugetlbfs", "mm/run_vmtests.sh"):
+    known = ("mm/cow", "mm/write_to_hugetlbfs", "mm/run_vmtests.sh", "kvm/x86_64/state_test")
+    for name in (*known, "mm/brand-new", "kvm/x86_64/newer"):
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert selftests._unknown(tmp_path) == ["mm/brand-new"]
+    assert selftests._unknown(tmp_path) == ["kvm/x86_64/newer", "mm/brand-new"]
 
 
 def test_build_that_fails_names_the_suite(

@@ -38,6 +38,11 @@ def test_run_that_went_well_failed_or_was_skipped() -> None:
     skipped = stress.read_run(steps.Said("skip", said), "tcg")
     assert skipped.problems == ()
     assert skipped.why == "numa: stressor will be skipped, only 1 node"
+    # A run in which nothing was stressed is not one that went well.
+    said = "stress-ng: info:  [9] disabled 'oom-pipe' as it may hang or reboot the machine\n"
+    said += "stress-ng: error: [9] No stress workers invoked\n"
+    left_out = stress.read_run(steps.Said("pass", said), "tcg")
+    assert left_out.status == "skip" and left_out.why.startswith("disabled 'oom-pipe'")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from quell.checks import Case, CheckResult, summary
 from quell.checks.summary import Part
 from quell.commands import test as test_command
 from quell.errors import QuellError
-from quell.paths import Cache
+from quell.paths import Cache, repo_root
 
 CASES = [
     Case("reads", seconds=2.5),
@@ -76,15 +76,32 @@ def test_what_passed_is_known_until_something_changes(cache: Cache) -> None:
 
 def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "repo_root", lambda: tmp_path)
-    (tmp_path / "lab/quell").mkdir(parents=True)
+    for folder in ("lab/quell", "lab/tests", "docs"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "lab/quell/x.py").write_text("1")
-    first = summary.inputs()
+
+    def inputs() -> list[str]:
+        return [summary.inputs(part) for part in test_command.PARTS]
+
+    first = inputs()
     (tmp_path / "lab/quell/__pycache__").mkdir()
     (tmp_path / "lab/quell/__pycache__/x.pyc").write_text("1")
     (tmp_path / "notes").write_text("1")
-    assert summary.inputs() == first
+    assert inputs() == first
+    (tmp_path / "lab/tests/test_x.py").write_text("1")
+    (tmp_path / "docs/x.md").write_text("1")
+    changed = {
+        part for part, old, new in zip(test_command.PARTS, first, inputs(), strict=True) if old != new
+    }
+    assert {"lab", "export", "report"} <= changed and not changed & {"vm", "builds", "models"}
     (tmp_path / "lab/quell/x.py").write_text("2")
-    assert summary.inputs() != first
+    assert all(old != new for old, new in zip(first, inputs(), strict=True))
+
+
+def test_what_parts_depend_on_is_there() -> None:
+    assert set(summary._INPUTS_OF) <= set(test_command.PARTS)
+    for names in summary._INPUTS_OF.values():
+        assert all((repo_root() / name).exists() for name in names)
 
 
 @pytest.fixture

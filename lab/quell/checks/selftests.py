@@ -24,8 +24,10 @@ from quell.errors import QuellError
 from quell.paths import Cache, atomic_dir
 
 KERNELS = ("stock", "quell")
+# Behind their names: those that are hosts themselves, for the tests of KVM.
+_KVM_KERNEL = "-kvm"
 # Raised when what is kept of an older lab can no longer be used.
-_FORMAT = 1
+_FORMAT = 2
 # Two nodes, for what moves pages; half a gigabyte may go to huge pages.
 _NODE = 768 * machine.MIB
 _SWAP_KB = 131072
@@ -158,6 +160,52 @@ _PROC = (
     "proc-uptime-001", "proc-uptime-002", "read", "self", "setns-dcache", "setns-sysvipc",
     "thread-self", "proc-multiple-procfs", "proc-fsconfig-hidepid",
 )  # fmt: skip
+# Those of x86; what needs an Intel CPU says so.
+_KVM_X86 = (
+    "cr4_cpuid_sync_test", "dirty_log_page_splitting_test", "get_msr_index_features",
+    "exit_on_emulation_failure_test", "fix_hypercall_test", "hwcr_msr_test", "hyperv_clock",
+    "hyperv_cpuid", "hyperv_evmcs", "hyperv_extended_hypercalls", "hyperv_features", "hyperv_ipi",
+    "hyperv_svm_test", "hyperv_tlb_flush", "kvm_clock_test", "kvm_pv_test", "monitor_mwait_test",
+    "nested_exceptions_test", "platform_info_test", "pmu_counters_test", "pmu_event_filter_test",
+    "private_mem_conversions_test", "private_mem_kvm_exits_test", "set_boot_cpu_id",
+    "set_sregs_test", "smaller_maxphyaddr_emulation_test", "smm_test", "state_test",
+    "vmx_preemption_timer_test", "svm_vmcall_test", "svm_int_ctl_test", "svm_nested_shutdown_test",
+    "svm_nested_soft_inject_test", "tsc_scaling_sync", "sync_regs_test", "ucna_injection_test",
+    "userspace_io_test", "userspace_msr_exit_test", "vmx_apic_access_test",
+    "vmx_close_while_nested_test", "vmx_dirty_log_test", "vmx_exception_with_invalid_guest_state",
+    "vmx_msrs_test", "vmx_invalid_nested_guest_state", "vmx_set_nested_state_test",
+    "vmx_tsc_adjust_test", "vmx_nested_tsc_scaling_test", "apic_bus_clock_test", "xapic_ipi_test",
+    "xapic_state_test", "xcr0_cpuid_test", "xss_msr_test", "debug_regs", "tsc_msrs_test",
+    "vmx_pmu_caps_test", "xen_shinfo_test", "xen_vmcall_test", "sev_init2_tests",
+    "sev_migrate_tests", "sev_smoke_test", "amx_test", "max_vcpuid_cap_test",
+    "triple_fault_event_test", "recalc_apic_map_test",
+)  # fmt: skip
+_MINUTES = "minutes in a guest within an emulated guest"
+# With less memory and fewer rounds than by default.
+_KVM = (
+    *(Selftest("kvm", f"x86_64/{name}") for name in _KVM_X86),
+    Selftest("kvm", "x86_64/nx_huge_pages_test", hopeless="it is for nx_huge_pages_test.sh, which reboots"),
+    Selftest("kvm", "access_tracking_perf_test", hopeless="the lab's kernels do not track idle pages"),
+    Selftest("kvm", "coalesced_io_test"),
+    Selftest("kvm", "demand_paging_test -b 32M", 120),
+    Selftest("kvm", "demand_paging_test -b 32M -u MISSING", 120),
+    Selftest("kvm", "dirty_log_test -i 3", 240),
+    Selftest("kvm", "dirty_log_perf_test -i 2 -b 32M", 180),
+    Selftest("kvm", "guest_memfd_test"),
+    Selftest("kvm", "guest_print_test"),
+    Selftest("kvm", "hardware_disable_test", hopeless=_MINUTES),
+    Selftest("kvm", "kvm_create_max_vcpus"),
+    Selftest("kvm", "kvm_page_table_test -b 32M", 120),
+    Selftest("kvm", "max_guest_memory_test", hopeless="it wants more memory than the guest has"),
+    Selftest("kvm", "memslot_modification_stress_test -i 5 -b 32M", 120),
+    Selftest("kvm", "memslot_perf_test -l 1 -s 512", 180),
+    Selftest("kvm", "rseq_test", hopeless=_MINUTES),
+    Selftest("kvm", "set_memory_region_test", 180),
+    Selftest("kvm", "steal_time"),
+    Selftest("kvm", "kvm_binary_stats_test"),
+    Selftest("kvm", "system_counter_offset_test"),
+    Selftest("kvm", "pre_fault_memory_test"),
+)
 _CGROUP = ("test_core", "test_kill", "test_memcontrol", "test_zswap")
 _NOT_MEMORY = "another controller than memory"
 TESTS = (
@@ -175,6 +223,7 @@ TESTS = (
         for name in ("test_cpu", "test_cpuset", "test_freezer", "test_pids")
     ),
     *_MM,
+    *_KVM,
 )
 # Programs that others of them run.
 _HELPERS = {"write_to_hugetlbfs", "wait_inotify", "va_high_addr_switch", "hmm-tests"}
@@ -186,7 +235,10 @@ _SUITES: dict[str, tuple[str, ...]] = {
     "mqueue": (),
     "proc": (),
     "cgroup": (),
+    "kvm": (),
 }
+# What a suite's Makefile and sources take from beside tools/testing.
+_BESIDE = ("build", "include", "arch", "lib")
 
 
 # --- building -----------------------------------------------------------------
@@ -235,6 +287,8 @@ def _compile(
     src, work = kernel_source.tree, temp / "work"
     copy = work / "src/tools/testing/selftests"
     shutil.copytree(src / "tools/testing/selftests", copy, symlinks=True)
+    for name in _BESIDE:
+        (work / "src/tools" / name).symlink_to(src / "tools" / name)
     (work / "src/mm").mkdir()
     shutil.copy(src / "mm/gup_test.h", work / "src/mm")
     headers = work / "headers"
@@ -250,6 +304,8 @@ def _compile(
         )  # fmt: skip
         for script in (copy / suite).glob("*.sh"):
             shutil.copy(script, output)
+        for left in output.rglob("*.[od]"):
+            left.unlink()
         advance()
 
 
@@ -505,8 +561,9 @@ class _Bench:
         guest = machine.Machine(
             cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more
         )
+        image = self.images[f"{kernel}{_KVM_KERNEL}" if tests[0].suite == "kvm" else kernel]
         found = steps.boot(
-            kernel, self.images[kernel], guest, [step_of(test) for test in tests], self.cache,
+            kernel, image, guest, [step_of(test) for test in tests], self.cache,
             setup=_SETUP, data=self.disk,
         )  # fmt: skip
         return {name: read_outcome(said) for name, said in found.items()}
@@ -524,20 +581,24 @@ class _Bench:
 
 def _unknown(folder: Path) -> list[str]:
     """Programs that were built, and that the list above does not have."""
-    known = {(test.suite, test.program) for test in TESTS}
+    known = {f"{test.suite}/{test.program}" for test in TESTS}
+    found = {path: str(path.relative_to(folder)) for path in folder.rglob("*")}
     return sorted(
-        f"{path.parent.name}/{path.name}"
-        for path in folder.glob("*/*")
-        if path.suffix == "" and path.name not in _HELPERS
-        and (path.parent.name, path.name) not in known
-    )  # fmt: skip
+        name
+        for path, name in found.items()
+        if path.is_file() and path.suffix == "" and path.name not in _HELPERS and name not in known
+    )
 
 
 def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:
-    """``tests`` in order, as they share a guest: up to ``_GROUP`` with as many CPUs."""
+    """``tests`` in order, as they share a guest: up to ``_GROUP`` of the same kind."""
+
+    def kind(test: Selftest) -> tuple[int, bool]:
+        return test.cpus, test.suite == "kvm"
+
     result: list[list[Selftest]] = []
     for test in tests:
-        if not result or len(result[-1]) == _GROUP or result[-1][0].cpus != test.cpus:
+        if not result or len(result[-1]) == _GROUP or kind(result[-1][0]) != kind(test):
             result.append([])
         result[-1].append(test)
     return result
@@ -582,12 +643,14 @@ def compare_all(
 def run(cache: Cache) -> CheckResult:
     """Build, run on both kernels, compare."""
     kernel_source = source.debian_source(cache)
-    kernels = build.build_kernels(kernel_source, KERNELS, cache)
+    wanted = [*KERNELS, *(f"{name}{_KVM_KERNEL}" for name in KERNELS)]
+    kernels = build.build_kernels(kernel_source, wanted, cache)
     disk = _build(kernel_source, cache)
     shutil.rmtree(cache.logs / "selftests", ignore_errors=True)
     prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
     images = {name: kernel.image for name, kernel in kernels.items()}
-    bench = _Bench({**images, LARGE: images["stock"]}, disk, cache)
+    large = {LARGE: images["stock"], f"{LARGE}{_KVM_KERNEL}": images[f"stock{_KVM_KERNEL}"]}
+    bench = _Bench({**images, **large}, disk, cache)
     result = report(TESTS, *compare_all(TESTS, bench.run))
     folder = cache.logs / "selftests"
     (folder / "summary.ktap").write_text(ktap(result.cases))

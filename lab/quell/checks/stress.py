@@ -39,7 +39,8 @@ STRESSORS = {
     "numa": "",
     "memfd": "--memfd-bytes 32M",
     "fork": "",
-    "oom-pipe": "",
+    # stress-ng leaves it out without that, as it takes all the memory there is for pipes.
+    "oom-pipe": "--pathological",
 }
 TOGETHER = "all together"
 SHORT_S, LONG_S = 3, 10
@@ -76,7 +77,9 @@ _RATE = {
     "kvm": "bogo-ops-per-second-real-time",
     "tcg": "bogo-ops-per-second-usr-sys-time",
 }
-_SKIPPED = re.compile(r"stress-ng: \w+ *: *\[\d+\] (.*(?:skipp|not implemented|not supported).*)", re.I)
+_SKIPPED = re.compile(r"stress-ng: \w+ *: *\[\d+\] (.*(?:skipp|not implemented|not supported|disabled ').*)", re.I)
+# What it says, whatever it exits with, when it has left out all that it was asked for.
+_NOTHING = "No stress workers invoked"
 _FAILED = re.compile(r"stress-ng: (?:fail|error): *\[\d+\] (.*)")
 
 
@@ -110,10 +113,9 @@ def read_run(said: steps.Said, accel: str) -> Run:
     rates = read_rates(said.text, accel)
     rate = statistics.geometric_mean(rates.values()) if rates else 0.0
     skipped = _SKIPPED.search(said.text)
-    problems = [] if said.status in ("pass", "skip") else [f"{said.status}: {_last(said.text)}"]
-    return Run(
-        said.status, rate, (*problems, *steps.complaints(said.log)), skipped[1] if skipped else ""
-    )
+    status = "skip" if _NOTHING in said.text else said.status
+    problems = [] if status in ("pass", "skip") else [f"{status}: {_last(said.text)}"]
+    return Run(status, rate, (*problems, *steps.complaints(said.log)), skipped[1] if skipped else "")
 
 
 def _last(text: str) -> str:

@@ -16,8 +16,19 @@ from quell.checks import Case, CheckResult, lab
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
 
-# What the result of a part depends on, besides the kernel source and the system.
+# What the result of a part depends on, besides the kernel source and the system: all of this,
 _INPUTS = ("docs", "kernel", "lab", "models", "workloads", "README.md", "quell")
+# but for parts that only compile, boot and look: texts and the lab's own tests are nothing to them.
+_LAB = ("lab/quell", "lab/requirements.txt", "quell")
+_GUESTS = ("kernel", "workloads", *_LAB)
+_INPUTS_OF = {
+    "models": ("models", *_LAB),
+    **dict.fromkeys(("checkpatch", "w1", "builds"), ("kernel", *_LAB)),
+    **dict.fromkeys(
+        ("kunit", "vm", "torture", "mutants", "selftests", "stress", "faults", "programs", "sanitizers"),
+        _GUESTS,
+    ),
+}
 # XML cannot have these, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -98,11 +109,11 @@ def prepare(files: Sequence[Path | None], junit: bool, cache: Cache) -> None:
         lab.install(cache)
 
 
-def inputs() -> str:
-    """A digest of the kernel part, the lab, and all else here that checks depend on."""
+def inputs(part: str) -> str:
+    """A digest of the kernel part, the lab, and all else here that ``part`` depends on."""
     digest = hashlib.sha256()
     root = repo_root()
-    for name in _INPUTS:
+    for name in _INPUTS_OF.get(part, _INPUTS):
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             parts = path.relative_to(root).parts

@@ -132,14 +132,15 @@ def main(args: argparse.Namespace) -> int:
         configurations.choose(args.build)
         args.only = [*(args.only or ()), "builds"]
     summary.prepare((args.junit, args.ktap), args.junit is not None, cache)
-    key = summary.inputs()
+    # Before any of them runs: what changes meanwhile has not been tested.
+    keys = {name: summary.inputs(name) for name in PARTS}
     parts: list[summary.Part] = []
     for name in PARTS:
         if name not in (args.only or PARTS) or (
             name in EXTRA and not (args.only or args.full)
         ):
             continue
-        earlier = summary.passed_on(cache, name, args.full, key) if args.resume else ""
+        earlier = summary.passed_on(cache, name, args.full, keys[name]) if args.resume else ""
         if earlier:
             print(f"{name}: passed on {earlier} with the same inputs", flush=True)
             parts.append(summary.Part(name, CheckResult(0, 0, 0), 0.0, earlier))
@@ -159,7 +160,7 @@ def main(args: argparse.Namespace) -> int:
             flush=True,
         )
         if not (result.failed or args.build):
-            summary.remember(cache, name, args.full, key)
+            summary.remember(cache, name, args.full, keys[name])
         # After each part: what ran is known even if the next one is interrupted.
         _write(parts, args)
     _write(parts, args)
