@@ -129,11 +129,12 @@
  * memory gets single pages, mostly.
  *
  * mlock() populates the whole VMA, so all of that is asked for from the beginning: while
- * it does, such VMAs get the largest folio that fits, and nothing is charged. Other faults
- * of the kernel's in such a VMA, on holes that were made later, are like any. So the task
- * that populates is known by name, in a table of a few places that is written without
- * a lock; a task takes its name out again before it returns, so no other one is taken
- * for it.
+ * it does, such VMAs get the largest folio that fits into what is populated, and nothing
+ * is charged. Other faults of the kernel's in such a VMA, on holes that were made later,
+ * are like any. So what a task populates is noted, on its stack, with a pointer to it in
+ * a table of a few places that is written without a lock. The task takes it out again
+ * before it returns, and what is in its place counts if it is on its own stack: what
+ * another task populates is never taken for its own.
  *
  * Swap-in
  * -------
@@ -143,8 +144,12 @@
  * is asked for again is what the run says. Used means young here: who reads again asks as
  * well. All PTEs but the one that faulted are old and clean, so what nobody uses is no run
  * for the next block, and what comes back for nothing is less than what was used beside
- * it, and less than 64 KB on either side of it. In a recount clean PTEs of what was read so
- * count as unasked: the safe side.
+ * it, and less than 64 KB on either side of it. (What Linux maps as a whole from the swap
+ * cache is young as a whole: that is good for one block more.) A hinting fault of NUMA
+ * balancing makes only the page young that it is for: folio_order_hinted(). Only blocks next
+ * to what came last raise the VMA's score, others lower it, so that one that comes back
+ * again and again for nothing needs a longer run each time, up to twice. In a recount clean
+ * PTEs of what was read so count as unasked: the safe side.
  *
  * Only block devices: of a swap file, neighbours need not be neighbours on the disk, and a
  * folio is read in one piece. Only pages that nobody else has in swap, as what is
@@ -194,6 +199,7 @@
 #include <linux/quell.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/task_stack.h>
 #include <linux/seq_file.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
@@ -206,6 +212,7 @@
 #include <linux/zswap.h>
 #include "internal.h"
 #include "folio_order.h"
+#include "swap.h"
 
 /* Off until folio_order_init(). */
 DEFINE_STATIC_KEY_FALSE(folio_order_key);
@@ -327,22 +334,23 @@ static unsigned int folio_order_choose(int score, unsigned long page, unsigned i
 }
 
 /*
- * The word after a fault on @page, which got @order from @first on. @unused: the
- * block beside it was mostly not asked for.
+ * The word after a fault on @page, which got @order from @first on. @run: a run beside it
+ * raises the score by itself; without, only what is next to what was allocated last.
+ * @unused: the block beside it was mostly not asked for.
  */
 static unsigned long folio_order_note(unsigned long state, unsigned long page,
 				      unsigned long first, unsigned int order,
-				      bool unused)
+				      bool run, bool unused)
 {
 	int score = state_score(state);
 
 	if (unused)
 		score = max(score - SCORE_UNUSED, SCORE_MIN);
-	else if (order || state_near(state, page))
+	else if ((run && order) || state_near(state, page))
 		score = min(score + 1, SCORE_MAX);
 	else if (score > SCORE_COLD)
 		score--;
-	else if (score == SCORE_COLD)
+	else if (score == SCORE_COLD && !order)
 		/* Random: spare the others the cache line. Runs lead out of here. */
 		return state;
 	return state_make(score, first, order);
@@ -1010,25 +1018,26 @@ static bool folio_order_free(pte_t *pte, unsigned int nr)
 	return true;
 }
 
-/* Is the block of @order from @first on within the VMA? */
-static bool folio_order_inside(struct vm_area_struct *vma, unsigned long first,
-			       unsigned int order)
+/* Is the block of @order from page @first on within @start to @end? */
+static bool folio_order_inside(unsigned long start, unsigned long end,
+			       unsigned long first, unsigned int order)
 {
-	unsigned long start = first << PAGE_SHIFT;
+	unsigned long at = first << PAGE_SHIFT;
 
-	return start >= vma->vm_start && start + (PAGE_SIZE << order) <= vma->vm_end;
+	return at >= start && at + (PAGE_SIZE << order) <= end;
 }
 
 /*
  * Allocate @order at the fault, or the next smaller one of @orders that can be had.
- * @asked: all of it was asked for. NULL if only a single page can be had.
+ * @asked: all of that was asked for, if not NULL. Returns NULL if only a single page can
+ * be had.
  *
  * No reclaim and no compaction, not even in the background, whatever
  * transparent_hugepage/defrag allows: a smaller folio does as well.
  */
 static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side side,
 				     unsigned long orders, unsigned int order,
-				     bool asked)
+				     const struct folio_order_range *asked)
 {
 	unsigned long page = vmf->address >> PAGE_SHIFT, first;
 	struct vm_area_struct *vma = vmf->vma;
@@ -1043,7 +1052,8 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 		return NULL;
 	for (; order; order = folio_order_below(orders, order)) {
 		first = asked ? page & -BIT(order) : folio_order_first(page, order, side);
-		if (folio_order_inside(vma, first, order) &&
+		if (folio_order_inside(vma->vm_start, vma->vm_end, first, order) &&
+		    (!asked || folio_order_inside(asked->start, asked->end, first, order)) &&
 		    folio_order_free(pte + pte_index(first << PAGE_SHIFT), BIT(order)))
 			break;
 		count_vm_event(FOLIO_ORDER_FALLBACK);
@@ -1090,69 +1100,84 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 }
 
 /*
- * Who populates locked memory at the moment, in the place of its hash: a hint, as two may
+ * What tasks populate at the moment, each in the place of its hash: a hint, as two may
  * have the same. Then one of them gets single pages.
  */
-static struct task_struct *folio_order_populating[64];
+static struct folio_order_range *folio_order_populating[64];
 
-static struct task_struct **folio_order_populator(void)
+static struct folio_order_range **folio_order_populator(void)
 {
 	return &folio_order_populating[hash_ptr(current,
 						ilog2(ARRAY_SIZE(folio_order_populating)))];
 }
 
 /**
- * folio_order_populate - populate_vma_page_range() begins, or ends
- * @begins:	which
+ * folio_order_populate_begin - this task populates memory of its own accord
+ * @range:	on the stack; to be given to folio_order_populate_end()
+ * @start:	where
+ * @end:	to where, exclusive
  *
- * In between all faults of this task are those of what is populated. May sleep.
+ * Until the end all faults of this task are those of what is populated. It may sleep.
  */
-void folio_order_populate(bool begins)
+void folio_order_populate_begin(struct folio_order_range *range, unsigned long start,
+				unsigned long end)
 {
-	struct task_struct **at = folio_order_populator();
+	range->start = start;
+	range->end = end;
+	WRITE_ONCE(*folio_order_populator(), range);
+}
 
-	if (begins)
-		WRITE_ONCE(*at, current);
-	else if (READ_ONCE(*at) == current)
+/**
+ * folio_order_populate_end - this task has populated memory
+ * @range:	as of folio_order_populate_begin()
+ */
+void folio_order_populate_end(struct folio_order_range *range)
+{
+	struct folio_order_range **at = folio_order_populator();
+
+	if (READ_ONCE(*at) == range)
 		WRITE_ONCE(*at, NULL);
 }
 
-/* Does mlock() populate the VMA, or what comes to the same? */
-static bool folio_order_populates(struct vm_fault *vmf)
+/* What of the VMA mlock() populates, or what comes to the same; NULL: this is another fault. */
+static const struct folio_order_range *folio_order_populates(struct vm_fault *vmf)
 {
-	return (vmf->vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED &&
-	       !(vmf->flags & FAULT_FLAG_USER) &&
-	       READ_ONCE(*folio_order_populator()) == current;
+	const struct folio_order_range *range;
+
+	if ((vmf->vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) != VM_LOCKED ||
+	    (vmf->flags & FAULT_FLAG_USER))
+		return NULL;
+	range = READ_ONCE(*folio_order_populator());
+	/* Another task's is not on our stack. */
+	return range && object_is_on_stack(range) ? range : NULL;
 }
 
-/* After a fault, as folio_order_note(). */
+/* After a fault: @next is what folio_order_note() made of @state. */
 static void folio_order_learn(struct vm_area_struct *vma, unsigned long state,
-			      unsigned long page, unsigned long first, unsigned int order,
-			      bool unused)
+			      unsigned long next)
 {
-	unsigned long next = folio_order_note(state, page, first, order, unused);
-
 	/* What somebody else has learned in the meantime is newer: see "Swap-in" above. */
 	if (next == state || READ_ONCE(vma->folio_order) != state)
 		return;
-	if (order > state_order(state))
+	if (state_order(next) > state_order(state))
 		count_vm_event(FOLIO_ORDER_RAISED);
-	else if (order < state_order(state))
+	else if (state_order(next) < state_order(state))
 		count_vm_event(FOLIO_ORDER_LOWERED);
 	WRITE_ONCE(vma->folio_order, next);
 }
 
 /*
- * A VMA that mlock() populates. Where the fault stands in its block does not matter,
+ * @range is what mlock() populates. Where the fault stands in its block does not matter,
  * and there is nothing to learn.
  */
-static struct folio *folio_order_locked(struct vm_fault *vmf)
+static struct folio *folio_order_locked(struct vm_fault *vmf,
+					const struct folio_order_range *range)
 {
 	unsigned long orders = folio_order_allowed(vmf->vma);
 
 	if (!orders || folio_order_pressure(numa_mem_id(), __fls(orders)))
 		return NULL;
-	return folio_order_get(vmf, FOLIO_ORDER_FORWARD, orders, __fls(orders), true);
+	return folio_order_get(vmf, FOLIO_ORDER_FORWARD, orders, __fls(orders), range);
 }
 
 /**
@@ -1167,6 +1192,7 @@ static struct folio *folio_order_locked(struct vm_fault *vmf)
 struct folio *__folio_order_alloc(struct vm_fault *vmf)
 {
 	unsigned long page = vmf->address >> PAGE_SHIFT, first = page;
+	const struct folio_order_range *range;
 	struct vm_area_struct *vma = vmf->vma;
 	enum folio_order_side side;
 	unsigned long state, orders;
@@ -1179,8 +1205,9 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 	    (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) ||
 	    unlikely(userfaultfd_armed(vma)))
 		return NULL;
-	if (unlikely(folio_order_populates(vmf)))
-		return folio_order_locked(vmf);
+	range = folio_order_populates(vmf);
+	if (unlikely(range))
+		return folio_order_locked(vmf, range);
 	/* Nothing may be unasked. */
 	if (!READ_ONCE(folio_order_permille))
 		return NULL;
@@ -1204,7 +1231,7 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 			order = 0;
 		}
 		if (order)
-			folio = folio_order_get(vmf, side, orders, order, false);
+			folio = folio_order_get(vmf, side, orders, order, NULL);
 		order = 0;
 		if (folio) {
 			order = folio_order(folio);
@@ -1214,7 +1241,8 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 			count_vm_event(FOLIO_ORDER_UNUSED);
 	}
 
-	folio_order_learn(vma, state, page, first, order, unused);
+	folio_order_learn(vma, state,
+			  folio_order_note(state, page, first, order, true, unused));
 	return folio;
 }
 
@@ -1225,8 +1253,10 @@ static bool folio_order_may_swapin(struct vm_area_struct *vma, swp_entry_t entry
 {
 	/* Parts of a block may be in zswap. */
 	if (!vma_is_anonymous(vma) || (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) ||
-	    userfaultfd_armed(vma) || !zswap_never_enabled() ||
-	    !(data_race(swp_swap_info(entry)->flags) & SWP_BLKDEV))
+	    userfaultfd_armed(vma) || !zswap_never_enabled())
+		return false;
+	/* The other flags may change meanwhile; this one stays while there are entries. */
+	if (!(data_race(swp_swap_info(entry)->flags) & SWP_BLKDEV))
 		return false;
 #ifdef CONFIG_MEMCG
 	if (!mem_cgroup_disabled() && !cgroup_subsys_on_dfl(memory_cgrp_subsys))
@@ -1245,7 +1275,8 @@ static bool folio_order_swapped(struct vm_fault *vmf, unsigned long addr, pte_t 
 	swp_entry_t entry;
 	unsigned int i;
 
-	if (!folio_order_inside(vmf->vma, addr >> PAGE_SHIFT, order) ||
+	if (!folio_order_inside(vmf->vma->vm_start, vmf->vma->vm_end, addr >> PAGE_SHIFT,
+				order) ||
 	    !check(vmf, pte, BIT(order)))
 		return false;
 	entry = pte_to_swp_entry(ptep_get(pte));
@@ -1344,7 +1375,8 @@ struct folio *__folio_order_swapin(struct vm_fault *vmf, folio_order_swap_check 
 			first = folio_order_first(page, order, side);
 		}
 	}
-	folio_order_learn(vma, state, page, first, order, false);
+	folio_order_learn(vma, state,
+			  folio_order_note(state, page, first, order, false, false));
 	return folio;
 }
 
@@ -1354,6 +1386,26 @@ static bool folio_order_from_swap(struct vm_area_struct *vma, struct folio *foli
 	return folio_test_large(folio) &&
 	       !thp_vma_allowable_orders(vma, vma->vm_flags, TVA_IN_PF | TVA_ENFORCE_SYSFS,
 					 BIT(folio_order(folio)));
+}
+
+/**
+ * folio_order_mixed - are the entries of a block no longer what they were?
+ * @vma:	where it is to go
+ * @folio:	the folio that is to be read, not by way of the swap cache
+ * @entry:	the first one's; all are pinned by the flag of the swap cache
+ *
+ * They may have been freed, and be another's, between the look at the page table and the
+ * pin. Then the PTEs differ, too, which is seen after the read; but that one warns of
+ * what it cannot read as a whole.
+ *
+ * Return: true if the fault is to come again.
+ */
+bool folio_order_mixed(struct vm_area_struct *vma, struct folio *folio, swp_entry_t entry)
+{
+	int nr = folio_nr_pages(folio);
+
+	return folio_order_from_swap(vma, folio) &&
+	       (!zswap_never_enabled() || swap_zeromap_batch(entry, nr, NULL) != nr);
 }
 
 /**

@@ -26,6 +26,12 @@ static inline unsigned int arch_wants_anon_folio_order(void)
 #define arch_wants_anon_folio_order arch_wants_anon_folio_order
 #endif
 
+/* Addresses: what a task populates, see folio_order_populate_begin(). */
+struct folio_order_range {
+	unsigned long start;
+	unsigned long end;
+};
+
 typedef bool folio_order_swap_check(struct vm_fault *vmf, pte_t *pte, int nr_pages);
 
 #ifdef CONFIG_QUELL_FOLIO_ORDER
@@ -44,7 +50,10 @@ struct folio *__folio_order_swapin(struct vm_fault *vmf, folio_order_swap_check 
 bool folio_order_swap_ptes(struct vm_fault *vmf, struct folio *folio, unsigned long addr,
 			   pte_t *pte, pte_t entry, unsigned int nr);
 bool folio_order_unreadable(struct vm_area_struct *vma, struct folio *folio);
-void folio_order_populate(bool begins);
+bool folio_order_mixed(struct vm_area_struct *vma, struct folio *folio, swp_entry_t entry);
+void folio_order_populate_begin(struct folio_order_range *range, unsigned long start,
+				unsigned long end);
+void folio_order_populate_end(struct folio_order_range *range);
 
 /*
  * For alloc_anon_folio(), when none of the sizes that the administrator chose can be
@@ -64,6 +73,12 @@ static inline struct folio *folio_order_swapin(struct vm_fault *vmf,
 	if (!static_branch_likely(&folio_order_key))
 		return NULL;
 	return __folio_order_swapin(vmf, check);
+}
+
+/* Does a hinting fault of NUMA balancing say that the page at @addr was used? */
+static inline bool folio_order_hinted(struct vm_fault *vmf, unsigned long addr)
+{
+	return addr == vmf->address || !static_branch_likely(&folio_order_key);
 }
 
 /*
@@ -143,7 +158,23 @@ static inline bool folio_order_unreadable(struct vm_area_struct *vma, struct fol
 	return false;
 }
 
-static inline void folio_order_populate(bool begins)
+static inline bool folio_order_mixed(struct vm_area_struct *vma, struct folio *folio,
+				     swp_entry_t entry)
+{
+	return false;
+}
+
+static inline bool folio_order_hinted(struct vm_fault *vmf, unsigned long addr)
+{
+	return true;
+}
+
+static inline void folio_order_populate_begin(struct folio_order_range *range,
+					      unsigned long start, unsigned long end)
+{
+}
+
+static inline void folio_order_populate_end(struct folio_order_range *range)
 {
 }
 

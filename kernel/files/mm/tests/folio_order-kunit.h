@@ -147,7 +147,7 @@ static void sim_fault(struct sim *sim, unsigned int at)
 	}
 	if (!order)
 		first = page;
-	sim->state = folio_order_note(sim->state, page, first, order, unused);
+	sim->state = folio_order_note(sim->state, page, first, order, true, unused);
 	for (i = first - SIM_BASE; i < first - SIM_BASE + BIT(order); i++)
 		sim->page[i] = SIM_THERE | (order ? SIM_TOKEN : 0) |
 			       order << SIM_ORDER_SHIFT;
@@ -700,7 +700,8 @@ static void folio_order_unreadable_test(struct kunit *test)
 						 FOLIO_ORDER_FORWARD, SIM_ORDERS), 0);
 	KUNIT_EXPECT_EQ(test, state_page(t->vma.folio_order), 77UL);
 	/* Nobody undoes that with what he had read before. */
-	folio_order_learn(&t->vma, state_make(SCORE_MAX, 77, CHARGE_ORDER), 78, 78, 0, false);
+	folio_order_learn(&t->vma, state_make(SCORE_MAX, 77, CHARGE_ORDER),
+			  state_make(SCORE_MAX - 1, 78, 0));
 	KUNIT_EXPECT_EQ(test, state_score(t->vma.folio_order), SCORE_MIN);
 	huge_anon_orders_always = always;
 }

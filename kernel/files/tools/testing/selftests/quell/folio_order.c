@@ -465,6 +465,22 @@ static void test_locked_holes(void)
 	close(memory);
 }
 
+/* One page in each block is populated again, of a VMA that has holes beside it. */
+static void test_locked_pieces(void)
+{
+	char *map = map_region(1UL << 20);
+
+	if (mlock(map, 1UL << 20))
+		return skip("mlock");
+	if (madvise(map, 1UL << 20, MADV_DONTNEED_LOCKED))
+		die("MADV_DONTNEED_LOCKED");
+	for (unsigned long i = 0; i < 256; i += MOST)
+		if (mprotect(map + i * PAGE, PAGE, PROT_READ) ||
+		    mprotect(map + i * PAGE, PAGE, PROT_READ | PROT_WRITE))
+			die("mprotect");
+	expect(there(map, 256) == 16, "%lu pages for 16", there(map, 256));
+}
+
 /* --- Waste, and the bound ------------------------------------------------ */
 
 static void test_strided(void)
@@ -1313,6 +1329,7 @@ static const struct test {
 	{ "read first", test_read_first },
 	{ "mlock", test_locked },
 	{ "mlock with holes", test_locked_holes },
+	{ "mlock in pieces", test_locked_pieces },
 	{ "strided", test_strided },
 	{ "random", test_random },
 	{ "dense then strided", test_dense_then_strided },
