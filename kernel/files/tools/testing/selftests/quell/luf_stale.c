@@ -786,8 +786,9 @@ static void park_long_list(void)
 	unsigned long at, bytes = LONG_PAGES * PAGE;
 	char lot_pages[32], name[sizeof(path) + 8];
 	struct reader r = { 0 };
-	long parked, drains;
+	long parked = 0, drains = 0;
 	char *space, *map;
+	bool ok = false;
 	int fd;
 
 	snprintf(name, sizeof(name), "%s.long", path);
@@ -805,27 +806,30 @@ static void park_long_list(void)
 	madvise(map, bytes, MADV_RANDOM);
 	r.map = (void *)map;
 	start_reader(&r);
-	for (at = 0; at < bytes; at += PAGE)
-		(void)*(volatile char *)(map + at);
-	put_all_on_lru();
 
 	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
-	write_file(QUELL_SYSFS "luf/lot_pages", "1");
-	parked = vm_counter("luf_park");
-	drains = vm_counter("luf_drain_full");
-	if (madvise(map, bytes, MADV_PAGEOUT))
-		die("MADV_PAGEOUT");
-	parked = vm_counter("luf_park") - parked;
-	drains = vm_counter("luf_drain_full") - drains;
-	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
+	/* Nothing has to be flushed if the reader's CPU ran something else meanwhile. */
+	for (int tries = 0; tries < 10 && !ok; tries++) {
+		for (at = 0; at < bytes; at += PAGE)
+			(void)*(volatile char *)(map + at);
+		put_all_on_lru();
+		write_file(QUELL_SYSFS "luf/lot_pages", "1");
+		parked = vm_counter("luf_park");
+		drains = vm_counter("luf_drain_full");
+		if (madvise(map, bytes, MADV_PAGEOUT))
+			die("MADV_PAGEOUT");
+		parked = vm_counter("luf_park") - parked;
+		drains = vm_counter("luf_drain_full") - drains;
+		write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
+		/* One may need no flush. */
+		ok = parked >= 384 && drains >= parked / 128 - 1;
+	}
 
 	atomic_store(&r.stop, true);
 	pthread_join(r.thread, NULL);
 	munmap(space, 2 * bytes);
 	unlink(name);
-	/* One may need no flush. */
-	tap_result(parked >= 384 && drains >= parked / 128 - 1,
-		   "luf_stale long list: %ld pages parked, %ld times the lot was full",
+	tap_result(ok, "luf_stale long list: %ld pages parked, %ld times the lot was full",
 		   parked, drains);
 }
 
