@@ -71,6 +71,8 @@ KERNELS = {
     "kcsan-stock": Spec(("lab.config", "kcsan.config"), False),
     "stock-kvm": Spec(("lab.config", "kvm.config"), False),
     "quell-kvm": Spec(("lab.config", "quell.config", "kvm.config"), True),
+    "stock-kunit": Spec(("lab.config", "kunit.config"), False),
+    "quell-kunit": Spec(("lab.config", "quell.config", "kunit.config"), True),
 }
 
 

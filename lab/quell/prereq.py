@@ -76,6 +76,8 @@ TOOLS = (
     Prerequisite("cmake", "cmake", "builds llama.cpp"),
     Prerequisite("g++", "g++", "builds llama.cpp"),
 )
+COCCINELLE = (Prerequisite("spatch", "coccinelle", "looks for mistakes in the kernel files"),)
+SPARSE = (Prerequisite("sparse", "sparse", "reads the kernel files"),)
 STRESS = (Prerequisite("stress-ng", "stress-ng", "stresses memory management"),)
 PACKAGES = (
     Prerequisite("dpkg-buildpackage", "dpkg-dev", "makes the Debian packages"),

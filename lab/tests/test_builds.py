@@ -308,3 +308,18 @@ def test_calls(tmp_path: Path) -> None:
     assert builds.lost_calls(tmp_path, [none, *[twice] * 3]) == [
         "a.o: none() calls called() 0 times, not 1", "a.o: twice() calls called() 2 times, not 3",
     ]  # fmt: skip
+
+
+def test_what_configurations_are_skipped_without_is_installed() -> None:
+    chosen = configurations.choose(["quell", "arm64", "arm64-off", "i386"])
+    assert [item.package for item in builds._optional(chosen)] == ["sparse", "gcc-aarch64-linux-gnu"]
+    assert builds._optional(configurations.choose(["no-numa"])) == []
+
+
+def test_what_cannot_be_installed_is_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(wanted: object = ()) -> None:
+        if wanted != prereq.BUILD:
+            raise UsageError("Debian packages are missing: sparse")
+
+    monkeypatch.setattr(prereq, "ensure", refuse)
+    assert run().failed == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quell import machine
-from quell.checks import kunit, vm
+from quell.checks import kunit, selftests, vm
 
 
 def _report(**suites: dict[str, str]) -> dict[str, Any]:
@@ -83,3 +83,21 @@ def test_kunit_suite_that_did_not_run_is_a_failure() -> None:
     result = kunit.read(_report(quell={"a": "PASS"}))
     assert result.failed == 1
     assert "luf did not run" in result.details
+
+
+def test_linux_suites_become_rows() -> None:
+    """Quell's own are left out, and what is not passed or skipped is not ok."""
+    found = kunit.outcomes(_report(slub={"a": "PASS", "b": "SKIP"}, luf={"c": "PASS"}, list={"d": "ERROR"}))
+    assert {name: (one.status, one.results) for name, one in found.items()} == {
+        "slub": ("pass", {"a": "ok", "b": "skip"}),
+        "list": ("fail", {"d": "not ok"}),
+    }
+
+
+def test_linux_suite_that_one_kernel_lacks_is_a_difference() -> None:
+    stock, quell = (kunit.outcomes(_report(**suites)) for suites in ({"slub": {"a": "PASS"}}, {}))
+    rows = kunit.rows(stock, quell)
+    assert [row.name for row in rows] == ["kunit/slub"]
+    missing = selftests.Outcome("missing")
+    result = selftests.report(rows, {"kunit/slub": [(stock["slub"], missing)]})
+    assert (result.passed, result.failed) == (0, 1)

@@ -23,7 +23,7 @@ from typing import Any
 from quell import build, hooks, prereq, proc, source, tree, ui
 from quell.checks import CheckResult
 from quell.configurations import ARCHES, Configuration, choose
-from quell.errors import QuellError
+from quell.errors import QuellError, UsageError
 from quell.paths import Cache, write_atomic
 
 # Raised when what is kept of an older lab can no longer be used.
@@ -85,6 +85,10 @@ def run(cache: Cache, names: Sequence[str] = ()) -> CheckResult:
     """The configurations ``names``, all for none: one check each, and a table."""
     wanted = choose(names)
     prereq.ensure(prereq.BUILD)
+    try:
+        prereq.ensure(_optional(wanted))
+    except UsageError as error:
+        ui.note(error.message)
     origin = source.debian_source(cache)
     part = _compiled(tree.read_kernel_part(tree.kernel_dir()))
     outcomes = []
@@ -98,6 +102,16 @@ def run(cache: Cache, names: Sequence[str] = ()) -> CheckResult:
             ui.note(f"{number} of {len(wanted)}: {line(outcome)}")
             outcomes.append(outcome)
     return read(outcomes)
+
+
+def _optional(wanted: Sequence[Configuration]) -> list[prereq.Prerequisite]:
+    """What some of the configurations are skipped without."""
+    crossed = dict.fromkeys(ARCHES[one.arch] for one in wanted if ARCHES[one.arch].prefix)
+    items = [
+        prereq.Prerequisite(f"{arch.prefix}gcc", arch.package, "compiles for another architecture")
+        for arch in crossed
+    ]
+    return [*prereq.SPARSE, *items] if any(one.sparse for one in wanted) else items
 
 
 def read(outcomes: Sequence[Outcome]) -> CheckResult:

@@ -3,25 +3,31 @@
 
 The tests are compiled into the Quell kernel and run at boot where
 ``kunit.enable=1`` is given. The output is read by the kernel's own parser,
-``tools/testing/kunit/kunit.py parse``.
+``tools/testing/kunit/kunit.py parse``. The long form also runs Linux's own tests of mm and
+lib, on stock and on Quell: every single result has to be the same.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quell import build, machine, prereq, proc, source
-from quell.checks import CheckResult
+from quell.checks import Case, CheckResult, selftests, steps
 from quell.errors import QuellError
 from quell.paths import Cache
 
 SUITES = ("quell", "luf", "rmap_batch", "early_ack", "folio_order")
+# KUnit's words for single results in those of the table of selftests.
+_WORDS = {"PASS": "ok", "SKIP": "skip"}
+# Some of Linux's count for a minute where they are emulated.
+_LINUX_BOOT_S = 600
 
 
 def _cases(group: dict[str, Any], suite: str = "") -> Iterator[tuple[str, str]]:
@@ -46,8 +52,8 @@ def read(report: dict[str, Any]) -> CheckResult:
     )
 
 
-def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
-    """What a kernel's log says, read by ``tree``'s parser; QuellError if that finds no results."""
+def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any], str]:
+    """kunit.py's JSON of a kernel's log, and what it printed; QuellError if it finds no results."""
     with tempfile.TemporaryDirectory(prefix="kunit-", dir=cache.folder("run")) as temp:
         file, report = Path(temp) / "console.log", Path(temp) / "kunit.json"
         file.write_text(log)
@@ -59,15 +65,22 @@ def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
             check=False,
         )
         try:
-            result = read(json.loads(report.read_text()))
+            found: dict[str, Any] = json.loads(report.read_text())
         except (OSError, ValueError) as error:
             raise QuellError(
                 "the kernel's KUnit parser found no results in the console log",
                 detail=proc.tail(parsed.stdout + parsed.stderr),
                 log=machine.save_log(file, cache),
             ) from error
+    return found, parsed.stdout
+
+
+def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
+    """What a kernel's log says, read by ``tree``'s parser; QuellError if that finds no results."""
+    report, said = _parse(log, tree, cache)
+    result = read(report)
     if result.failed:
-        return replace(result, details=f"{result.details}\n{proc.tail(parsed.stdout, 60)}")
+        return replace(result, details=f"{result.details}\n{proc.tail(said, 60)}")
     return result
 
 
@@ -84,3 +97,65 @@ def run(cache: Cache) -> CheckResult:
         said = "\n".join(("the kernel warned:", *guest.warnings))
         result = replace(result, failed=result.failed + 1, details=f"{result.details}\n{said}".strip())
     return result
+
+
+# --- Linux's own --------------------------------------------------------------
+
+
+def outcomes(report: dict[str, Any]) -> dict[str, selftests.Outcome]:
+    """The suites of Linux in kunit.py's JSON, as rows of the table of selftests."""
+    results: dict[str, dict[str, str]] = {}
+    for name, status in _cases(report):
+        suite, _, case = name.partition(".")
+        if suite not in SUITES:
+            results.setdefault(suite, {})[case] = _WORDS.get(status, "not ok")
+    return {
+        suite: selftests.Outcome("fail" if "not ok" in found.values() else "pass", found)
+        for suite, found in results.items()
+    }
+
+
+def rows(stock: Iterable[str], quell: Iterable[str]) -> list[selftests.Selftest]:
+    """A row for each suite that ran on either kernel."""
+    return [selftests.Selftest("kunit", suite) for suite in dict.fromkeys([*stock, *quell])]
+
+
+def _linux(cache: Cache) -> CheckResult:
+    """Linux's suites, in one boot of each kernel; again where they differ."""
+    tree = source.debian_source(cache)
+    kernels = build.build_kernels(tree, [f"{name}-kunit" for name in selftests.KERNELS], cache)
+    logs = cache.logs / "kunit"
+
+    @functools.cache
+    def boot(name: str, number: int) -> dict[str, selftests.Outcome]:
+        kernel, more = ("stock", selftests.LARGE_APPEND) if name == selftests.LARGE else (name, ())
+        guest = machine.run_script(
+            kernels[f"{kernel}-kunit"].image, "dmesg",
+            append=["kunit.enable=1", "loglevel=3", "log_buf_len=16M", *more],
+            boot_timeout=_LINUX_BOOT_S * steps.patience(), fail_on_oops=False, cache=cache,
+        )  # fmt: skip
+        steps.keep(logs, f"{name}.{number}", guest.stdout or guest.console)
+        return outcomes(_parse(guest.stdout or guest.console, tree, cache)[0])
+
+    def run_on(
+        kernel: str, tests: Sequence[selftests.Selftest], number: int
+    ) -> dict[str, selftests.Outcome]:
+        found = boot(kernel, number)
+        return {test.name: found.get(test.command, selftests.Outcome("missing")) for test in tests}
+
+    tests = rows(*(boot(kernel, 1) for kernel in selftests.KERNELS))
+    if not tests:
+        return CheckResult.of([Case("kunit of Linux", "failed", "the kernels ran none of Linux's suites")])
+    result = selftests.report(tests, *selftests.compare_all(tests, run_on))
+    return replace(result, details=f"{result.details}\nwhat the kernels said: {logs}")
+
+
+def run_full(cache: Cache) -> CheckResult:
+    """Quell's own tests, then Linux's of mm and lib on both kernels."""
+    own, linux = run(cache), _linux(cache)
+    return CheckResult(
+        own.passed + linux.passed, own.failed + linux.failed, own.skipped + linux.skipped,
+        "\n".join(filter(None, (own.details, linux.details))),
+        # Of Quell's own the part knows the numbers only.
+        (Case("Quell's own", "failed" if own.failed else "passed", own.details), *linux.cases),
+    )  # fmt: skip

@@ -44,7 +44,7 @@ _CLEAN = "the kernel's log is clean"
 # Stock with the sizes of folios that Quell chooses from, in each fault that they fit; huge
 # pages as without the parameter.
 LARGE = "stock-large"
-_LARGE = ("thp_anon=16K-64K:always;2M:inherit",)
+LARGE_APPEND = ("thp_anon=16K-64K:always;2M:inherit",)
 
 
 @dataclass(frozen=True)
@@ -557,7 +557,7 @@ class _Bench:
 
     def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
         """Run ``tests`` in one guest, as far as it comes."""
-        more = _LARGE if kernel == LARGE else ()
+        more = LARGE_APPEND if kernel == LARGE else ()
         guest = machine.Machine(
             cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more
         )

@@ -23,7 +23,7 @@ _LAB = ("lab/quell", "lab/requirements.txt", "quell")
 _GUESTS = ("kernel", "workloads", *_LAB)
 _INPUTS_OF = {
     "models": ("models", *_LAB),
-    **dict.fromkeys(("checkpatch", "w1", "builds"), ("kernel", *_LAB)),
+    **dict.fromkeys(("checkpatch", "w1", "builds", "coccinelle"), ("kernel", *_LAB)),
     **dict.fromkeys(
         ("kunit", "vm", "torture", "mutants", "selftests", "stress", "faults", "programs", "sanitizers"),
         _GUESTS,

@@ -9,12 +9,13 @@ named, or with --full: torture, the selftests and lazy unmap flush under attack 
 the debug kernel; mutants, the same with each deliberate fault of that kernel,
 which has to be caught; selftests, Linux's own, whose results have to be the same
 on stock and on Quell; builds, in which Quell is compiled in many configurations,
-without a warning that stock does not have; stress, stress-ng's memory stressors on both;
-faults, failing allocations, disks, CPUs, memory and power under load; programs,
-databases, git and gcc under memory pressure on both; deb, the packages of ./quell
-deb, built twice, compared, installed and booted; sanitizers, kernels that look
-for data races, undefined behaviour and leaks. With --full, those parts that have
-a long form take it; --resume leaves out what passed before with the same inputs.
+without a warning that stock does not have; coccinelle, Linux's semantic checks of
+Quell's files; stress, stress-ng's memory stressors on both; faults, failing
+allocations, disks, CPUs, memory and power under load; programs, databases, git and
+gcc under memory pressure on both; deb, the packages of ./quell deb, built twice,
+compared, installed and booted; sanitizers, kernels that look for data races,
+undefined behaviour and leaks. With --full, those parts that have a long form take
+it; --resume leaves out what passed before with the same inputs.
 The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
@@ -45,6 +46,7 @@ PARTS = {
     "mutants": "quell.checks.mutants",
     "selftests": "quell.checks.selftests",
     "builds": "quell.checks.builds",
+    "coccinelle": "quell.checks.coccinelle",
     "stress": "quell.checks.stress",
     "faults": "quell.checks.faults",
     "programs": "quell.checks.programs",
@@ -53,7 +55,8 @@ PARTS = {
 }
 # Only with --only or --full.
 EXTRA = (
-    "torture", "mutants", "selftests", "builds", "stress", "faults", "programs", "sanitizers", "deb",
+    "torture", "mutants", "selftests", "builds", "coccinelle", "stress", "faults", "programs",
+    "sanitizers", "deb",
 )  # fmt: skip
 
 EXAMPLES = """\

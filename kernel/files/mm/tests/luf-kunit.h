@@ -398,9 +398,9 @@ static void luf_state_test(struct kunit *test)
 	tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
 	luf_begin(other);
 	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state,
-			LUF_KEPT + LUF_MOVING + LUF_UNMAPPING);
+			LUF_KEPT | LUF_MOVING | LUF_UNMAPPING);
 	luf_end();
-	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_KEPT + LUF_MOVING);
+	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_KEPT | LUF_MOVING);
 	try_to_unmap_flush();
 	luf_end_migrate(false);
 	KUNIT_EXPECT_TRUE(test, list_empty(&parked));

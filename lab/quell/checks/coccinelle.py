@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Linux's semantic checks (scripts/coccinelle) on Quell's kernel files: not a word.
+
+What a compiler does not see and a reader overlooks: locks taken twice, pointers used before
+they are tested or after they are freed, tests that are always true. Rules that want an
+OCaml compiler as well are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from quell import prereq, proc, source, tree, ui
+from quell.checks import Case, CheckResult
+from quell.errors import QuellError
+from quell.paths import Cache
+
+_REPORT = re.compile(r"^virtual report\b", re.M)
+_OCAML = re.compile(r"^@.*\b(?:script|initialize):ocaml\b", re.M)
+# A rule may take long for a function that it finds hard.
+_TIMEOUT_S = 600
+# What it says of a file, and not of the rule.
+_FOUND = re.compile(r"^(\S+):(\d+)(?::[\d-]+)?: (.*)$")
+_BAD = re.compile(r"nb good = \d+,\s+nb bad = (\d+)")
+_MACROS = re.compile(r"--macro-file-builtins\s.*\(default=([^)]+)\)")
+# Of Coccinelle's own definition of DEFINE_PER_CPU(), which it cannot read.
+_SECTION = '__attribute__((__section__(".data.percpu")))'
+
+
+def rules(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The rules below ``folder`` that can report: those to use, those that need OCaml."""
+    found: tuple[list[Path], list[Path]] = ([], [])
+    for path in sorted(folder.rglob("*.cocci")):
+        text = path.read_text()
+        if _REPORT.search(text):
+            found[bool(_OCAML.search(text))].append(path)
+    return found
+
+
+def files(folder: Path) -> list[Path]:
+    """Quell's own files that go into a kernel."""
+    return sorted(
+        path for path in folder.rglob("*.[ch]") if path.relative_to(folder).parts[0] != "tools"
+    )
+
+
+def read(output: str, folder: Path) -> list[str]:
+    """What a rule says of files below ``folder``, with their paths in a kernel tree."""
+    lines = (match for text in output.splitlines() if (match := _FOUND.match(text)))
+    return [
+        f"{Path(match[1]).relative_to(folder)}:{match[2]}: {match[3]}"
+        for match in lines if match[1].startswith(f"{folder}/")
+    ]  # fmt: skip
+
+
+def _macros(folder: Path) -> list[str | Path]:
+    """Arguments that have Coccinelle understand the kernel's macros; they name a file in ``folder``."""
+    default = _MACROS.search(proc.run(["spatch", "--longhelp"], check=False).stdout)
+    if default is None:
+        return []
+    ours = folder / "macros.h"
+    ours.write_text(Path(default[1]).read_text().replace(_SECTION, ""))
+    return ["--macro-file-builtins", ours]
+
+
+def _unread(path: Path, macros: Sequence[str | Path]) -> bool:
+    """Whether Coccinelle understands only part of a file, so that it would say nothing of the rest."""
+    said = proc.run(["spatch", *macros, "--parse-c", path], timeout=_TIMEOUT_S, check=False)
+    counted = _BAD.search(said.stdout + said.stderr)
+    return counted is None or counted[1] != "0"
+
+
+def _check(
+    rule: Path, wanted: Sequence[Path], macros: Sequence[str | Path], folder: Path
+) -> Case:
+    said = proc.run(
+        ["spatch", *macros, "-D", "report", "--very-quiet", "--no-show-diff", "--no-includes",
+         "--cocci-file", rule, *wanted],
+        timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    name = f"{rule.parent.name}/{rule.stem}"
+    if said.returncode != 0:
+        return Case(name, "failed", f"spatch failed: {proc.tail(said.stderr, 3)}")
+    found = read(said.stdout + said.stderr, folder)
+    return Case(name, "failed" if found else "passed", "\n".join(found))
+
+
+def run(cache: Cache) -> CheckResult:
+    """A check per rule, and one per C file that is read as a whole."""
+    prereq.ensure(prereq.COCCINELLE)
+    folder = tree.kernel_dir() / "files"
+    usable, others = rules(source.debian_source(cache).tree / "scripts/coccinelle")
+    if not usable:
+        raise QuellError("the kernel source has no rules for Coccinelle in scripts/coccinelle")
+    wanted = files(folder)
+    sources = [path for path in wanted if path.suffix == ".c"]
+    with (
+        tempfile.TemporaryDirectory(prefix="coccinelle-", dir=cache.folder("run")) as temp,
+        ui.progress("coccinelle", len(usable) + len(sources)) as bar,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        macros = _macros(Path(temp))
+
+        def whole(path: Path) -> Case:
+            bad = _unread(path, macros)
+            bar.advance()
+            name = f"{path.relative_to(folder)} is understood"
+            return Case(name, "failed" if bad else "passed", "see spatch --parse-c" if bad else "")
+
+        def rule(path: Path) -> Case:
+            case = _check(path, wanted, macros, folder)
+            bar.advance()
+            return case
+
+        cases = [*pool.map(whole, sources), *pool.map(rule, usable)]
+    cases += [
+        Case(f"{path.parent.name}/{path.stem}", "skipped", "it needs an OCaml compiler") for path in others
+    ]
+    failed = [f"not ok: {case.name}: {case.why}" for case in cases if case.status == "failed"]
+    return CheckResult.of(cases, "\n".join(failed))

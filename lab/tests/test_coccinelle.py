@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Linux's semantic checks, with a fake spatch: which rules, which files, what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import prereq, source as source_module, tree
+from quell.checks import CheckResult, coccinelle
+from quell.errors import QuellError
+from quell.paths import Cache
+from quell.source import Source
+
+SPATCH = r"""
+case "$*" in
+*--longhelp*) echo "  --macro-file-builtins   <file> (default=$MACROS)"; exit 0 ;;
+*--parse-c*) echo "nb good = 10,  nb bad = ${BAD:-0} =========> x"; exit 0 ;;
+*stuck*) echo "no rule" >&2; exit 1 ;;
+*lock*) for word; do case $word in *luf.c)
+	echo "warning: line 3: should x be a metavariable?"
+	echo "$word:7:1-2: ERROR: preceding lock on line 5" ;;
+esac; done ;;
+esac
+"""
+
+
+@pytest.fixture
+def run(
+    source: Source,
+    kernel: Path,
+    cache: Cache,
+    fake_program: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Callable[[], CheckResult]:
+    """The part, on the fake kernel, with three rules."""
+    fake_program("spatch", SPATCH)
+    macros = tmp_path / "standard.h"
+    macros.write_text(f"#define DEFINE_PER_CPU(t, n) {coccinelle._SECTION} t n\n")
+    monkeypatch.setenv("MACROS", str(macros))
+    monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
+    monkeypatch.setattr(source_module, "debian_source", lambda cache: source)
+    monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
+    folder = source.tree / "scripts/coccinelle"
+    for name, text in (
+        ("locks/lock", "virtual report\n"),
+        ("null/fine", "virtual org\nvirtual report\n"),
+        ("null/ocaml", "virtual report\n@script:ocaml depends on report@\n"),
+        ("misc/patches", "virtual patch\n"),
+    ):
+        path = folder / f"{name}.cocci"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (kernel / "files/tools").mkdir()
+    (kernel / "files/tools/luf.c").write_text("not in a kernel\n")
+    return lambda: coccinelle.run(cache)
+
+
+def test_what_a_rule_says_of_a_file_is_a_failure(run: Callable[[], CheckResult]) -> None:
+    result = run()
+    assert (result.passed, result.failed, result.skipped) == (2, 1, 1)
+    assert result.details == "not ok: locks/lock: mm/luf.c:7: ERROR: preceding lock on line 5"
+    assert [case.name for case in result.cases if case.status == "skipped"] == ["null/ocaml"]
+
+
+def test_a_file_that_is_not_understood_is_a_failure(
+    run: Callable[[], CheckResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD", "3")
+    assert "not ok: mm/luf.c is understood" in run().details
+
+
+def test_a_rule_that_does_not_run_is_a_failure(run: Callable[[], CheckResult], source: Source) -> None:
+    (source.tree / "scripts/coccinelle/null/stuck.cocci").write_text("virtual report\n")
+    assert "not ok: null/stuck: spatch failed: no rule" in run().details
+
+
+def test_no_rules_is_an_error(run: Callable[[], CheckResult], source: Source) -> None:
+    for path in source.tree.rglob("*.cocci"):
+        path.unlink()
+    with pytest.raises(QuellError, match="no rules"):
+        run()
+
+
+def test_macros_without_what_is_not_understood(
+    run: Callable[[], CheckResult], tmp_path: Path
+) -> None:
+    words = coccinelle._macros(tmp_path)
+    assert Path(words[1]).read_text() == "#define DEFINE_PER_CPU(t, n)  t n\n"
