@@ -564,6 +564,7 @@ def w1_warnings(
     """
     cache = cache or Cache()
     kernel_part = kernel_part or quell_tree.kernel_dir()
+    prereq.ensure(prereq.BUILD)
     with cache.lock("build-debug"):
         work = prepare("debug", source, cache, kernel_part, quell=True)
         log = cache.logs / "w1.log"

@@ -232,6 +232,17 @@ def test_w1(source: Source, kernel: Path, cache: Cache, make: Make) -> None:
     assert build.own_objects(["mm/luf.c", "mm/a.h", "tools/testing/x.c"]) == ["mm/luf.o"]
 
 
+def test_w1_installs_what_it_needs(
+    source: Source, kernel: Path, cache: Cache, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first that compiles anything on a new machine."""
+    asked: list[object] = []
+    make(GOOD)
+    monkeypatch.setattr(prereq, "ensure", asked.extend)
+    build.w1_warnings(source, cache, kernel)
+    assert set(prereq.BUILD) <= set(asked)
+
+
 def test_checkpatch(source: Source, kernel: Path, cache: Cache) -> None:
     script = source.tree / "scripts/checkpatch.pl"
     script.write_text(

@@ -25,7 +25,7 @@ def test_exit_codes(code: int, status: str) -> None:
 
 def test_busy_host_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps.os, "cpu_count", lambda: 2)
-    for load, times in ((0.0, 1), (2.0, 1), (7.0, 3)):
+    for load, times in ((0.0, 1), (2.0, 1), (2.2, 2), (7.0, 3)):
         monkeypatch.setattr(steps.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert steps.patience() == times
     assert "run 0 270 'cd /x' ./a" in steps.script([A], times=3)

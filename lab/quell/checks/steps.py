@@ -8,6 +8,7 @@ it is noted, and the next one runs in a new guest.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -101,7 +102,7 @@ run() {
 
 def patience() -> int:
     """By how much limits are longer on a host that is busy with other things."""
-    return min(3, max(1, round(os.getloadavg()[0] / (os.cpu_count() or 1))))
+    return min(3, max(1, math.ceil(os.getloadavg()[0] / (os.cpu_count() or 1))))
 
 
 def script(steps: Sequence[Step], setup: str = "", times: int = 1) -> str:

@@ -31,6 +31,10 @@ INTACT_S = 60
 VARIANT_S = 15
 MUTANT_S = 15
 FULL_READS = 10**8
+# The debug kernel boots in half a minute, with page_owner and KUnit on a busy host in some.
+_BOOT_S = 300
+# A selftest on the kernel as it is: two minutes or less on a host that has time.
+_FOCUSED_S = 900
 # What a guest may take longer than the torture itself: boot, preparing files, stopping.
 _MARGIN_S = 150
 # The same kernel as others boot it: what is preempted where, what happens to freed
@@ -83,7 +87,7 @@ INTACT = (
     Attack(("luf_stale DATA 4",)),
     Attack(("luf_migrate DATA 4",)),
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
-    Attack(("folio_order",), memory=1024, limit=400),
+    Attack(("folio_order",), memory=1024),
     Attack(("early_ack 2000",), cpus=4),
     Attack(("early_ack 500",), variant="page table isolation"),
     Attack(("early_ack 500",), variant="no PCID"),
@@ -170,7 +174,8 @@ class _Bench:
     ) -> machine.GuestResult:
         return machine.run_script(
             self.image, list(words), cpus=cpus, append=[BRD, *append], timeout=timeout, data=self.disk,
-            fail_on_oops=False, nodes=(memory // NODES * machine.MIB,) * NODES, cache=self.cache,
+            boot_timeout=_BOOT_S, fail_on_oops=False, nodes=(memory // NODES * machine.MIB,) * NODES,
+            cache=self.cache,
         )  # fmt: skip
 
     def torture(self, args: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
@@ -270,7 +275,7 @@ def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
     """The kernel as it is: what fails there says nothing of a mutant."""
     name = attack.programs[0].split()[0] + (attack.variant and f", {attack.variant}")
     try:
-        guest = bench.script(attack, VARIANTS.get(attack.variant, ()), 400)
+        guest = bench.script(attack, VARIANTS.get(attack.variant, ()), _FOCUSED_S)
     except machine.GuestTimeout as error:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)

@@ -841,27 +841,27 @@ static void look_at_time(void)
 {
 	long parked, in_meminfo, in_node, left, flushes, later;
 	struct reader r = { 0 };
+	bool ok = false;
 
 	hold_windows();
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
-	pageout((void *)r.map, "luf_park");
-	/* Others may park meanwhile (compaction does): a moment when none did. */
-	for (int i = 0; i < 10; i++) {
+	/* Others may park meanwhile, or drain (compaction does both): when none did. */
+	for (int i = 0; i < 10 && !ok; i++) {
+		park_again(r.map);
 		parked = vm_pages("nr_luf_parked");
 		in_meminfo = meminfo("/proc/meminfo", "LufParked");
 		in_node = meminfo("/sys/devices/system/node/node0/meminfo", "LufParked");
 		if (!access("/sys/devices/system/node/node1/meminfo", R_OK))
 			in_node += meminfo("/sys/devices/system/node/node1/meminfo",
 					   "LufParked");
-		if (vm_counter("nr_luf_parked") == parked)
-			break;
+		usleep(300000);
+		left = vm_pages("nr_luf_parked");
+		ok = parked >= PAGES / 2 && left >= parked &&
+		     in_meminfo == parked * 4 && in_node == parked * 4;
 	}
-	usleep(300000);
-	left = vm_pages("nr_luf_parked");
-	tap_result(parked >= PAGES / 2 && left >= parked &&
-		   in_meminfo == parked * 4 && in_node == parked * 4,
+	tap_result(ok,
 		   "luf_stale accounting: %ld pages parked, %ld kB in meminfo, %ld kB in the nodes', %ld pages later",
 		   parked, in_meminfo, in_node, left);
 
@@ -877,17 +877,26 @@ static void look_at_time(void)
 
 	write_file(STALE_MS, "100");
 	flushes = vm_counter("luf_drain_stale");
-	park_again(r.map);
-	usleep(300000);
+	/* The timer's CPU may be one that the host has no time for. */
+	left = 1;
+	for (int i = 0; i < 5 && left; i++) {
+		park_again(r.map);
+		usleep(300000);
+		left = vm_pages("nr_luf_parked");
+	}
 	flushes = vm_counter("luf_drain_stale") - flushes;
-	left = vm_pages("nr_luf_parked");
 	tap_result(!left && flushes >= 1,
 		   "luf_stale bound: %ld pages left after the time, %ld drains because of it",
 		   left, flushes);
 
-	flushes = vm_counter("luf_flush");
-	usleep(500000);
-	later = vm_counter("luf_flush");
+	/* What was late for the bound may be so late as to fall into this. */
+	for (int i = 0; i < 5; i++) {
+		flushes = vm_counter("luf_flush");
+		usleep(500000);
+		later = vm_counter("luf_flush");
+		if (flushes == later)
+			break;
+	}
 	atomic_store(&r.stop, true);
 	pthread_join(r.thread, NULL);
 	tap_result(flushes == later,
@@ -1083,7 +1092,13 @@ static void switch_quota_on(void)
 	hold_windows();
 	map = map_file(path, MAP_SHARED);
 	companion_start(&c, map);
-	parked = park_again(map);
+	/* What was kept is flushed for at the end of its list, and the rest with it. */
+	for (int i = 0; i < 10; i++) {
+		flushes = vm_counter("luf_flush") + vm_counter("luf_kept_flush");
+		parked = park_again(map);
+		if (vm_counter("luf_flush") + vm_counter("luf_kept_flush") == flushes)
+			break;
+	}
 	flushes = vm_counter("luf_write_access");
 	err = quotactl(QCMD(Q_QUOTAON, USRQUOTA), device, QFMT_VFS_V1, path);
 	flushes = vm_counter("luf_write_access") - flushes;
@@ -1144,7 +1159,7 @@ static void fill_at_once(void)
 static void take_cma(bool park)
 {
 	unsigned long start, nr, inside = 0;
-	long parked = 0, drains = 0;
+	long parked = 0, drains = 0, busy = 0;
 	int tried = 0, failed = 0;
 	struct companion c;
 
@@ -1173,15 +1188,19 @@ static void take_cma(bool park)
 		for (int i = 0; park && i < 5 && vm_counter("luf_park") == before; i++)
 			pageout(map, "luf_park");
 		other = vm_counter("luf_drain_other");
-		failed += !take_area(nr);
+		/* A page that somebody holds for a moment is enough to fail. */
+		failed += !take_area(nr) && !take_area(nr) && !take_area(nr);
 		drains += vm_counter("luf_drain_other") - other;
 		companion_stop(&c);
+		/* Others are moved, which parks nothing here, when all of it is busy. */
+		busy += vm_counter("luf_park") == before;
 		parked += vm_counter("luf_park") - before;
 		munmap(map, SIZE);
 		write_file(QUELL_SYSFS "luf/drain", "1");
 	}
 	release_windows();
-	tap_result(tried && !failed && drains >= tried && parked >= tried * PAGES / 2 &&
+	tap_result(tried > busy && !failed && drains >= tried - busy &&
+		   parked >= tried * PAGES / 2 &&
 		   inside >= (unsigned long)tried * PAGES / 2,
 		   "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld parked, %ld drains",
 		   park ? "parked before" : "parked meanwhile", failed, tried, inside,

@@ -65,6 +65,8 @@
 #define LOOKS		4
 #define PATIENCE	0.3
 #define STUCK		60.0
+/* Seconds more until something was tested. */
+#define GRACE		60.0
 
 #ifndef MPOL_MF_MOVE_ALL
 #define MPOL_MF_MOVE_ALL	4
@@ -2030,7 +2032,14 @@ static void wrong_usage(void)
 }
 
 /* Watch over all until it is time, or something is found. Returns what, or NULL. */
-static const char *watch(double seconds, unsigned long reads)
+/* Has nothing been tested yet, on a host that had no time for it? @parked: luf_park, or -1. */
+static bool nothing_done(long parked)
+{
+	return atomic_load(&sh->skipped) >= atomic_load(&sh->rounds) ||
+	       vm_counter("luf_park") == parked;
+}
+
+static const char *watch(double seconds, unsigned long reads, long parked)
 {
 	long ledger = get(LEDGER), kernel = get(KERNEL_HALF "violations");
 	unsigned long rounds = 0, round_now;
@@ -2039,7 +2048,9 @@ static const char *watch(double seconds, unsigned long reads)
 	const char *name;
 	int status;
 
-	while (!stopped() && (!seconds || now() < started + seconds) &&
+	while (!stopped() &&
+	       (!seconds || now() < started + seconds ||
+		(now() < started + seconds + GRACE && nothing_done(parked))) &&
 	       (!reads || reads_so_far() < reads)) {
 		usleep(10000);
 		if (background_on && now() > phase) {
@@ -2163,7 +2174,7 @@ int main(int argc, char **argv)
 		if (spawn("knobs"))
 			knobs();
 	}
-	found = watch(seconds, reads);
+	found = watch(seconds, reads, only ? -1 : parked);
 	elapsed = now() - started;
 	if (found)
 		printf("# VIOLATION: by %s after %.3f s\n", found, elapsed);
