@@ -78,6 +78,10 @@ TOOLS = (
 )
 COCCINELLE = (Prerequisite("spatch", "coccinelle", "looks for mistakes in the kernel files"),)
 SPARSE = (Prerequisite("sparse", "sparse", "reads the kernel files"),)
+FAULTS = (
+    Prerequisite("dmsetup", "dmsetup", "makes disks fail"),
+    Prerequisite("blockdev", "util-linux", "makes disks fail"),
+)
 STRESS = (Prerequisite("stress-ng", "stress-ng", "stresses memory management"),)
 PACKAGES = (
     Prerequisite("dpkg-buildpackage", "dpkg-dev", "makes the Debian packages"),

@@ -98,6 +98,12 @@ done
     # No memory to read a page.
     tolerate="SIGBUS|^signal",
 )
+_ALL_THERE = """
+[ -s /run/work/deaths ] || wrong 'no read failed'
+# What was read in part is read again, and everything is there.
+echo 3 > /proc/sys/vm/drop_caches
+WORK >/dev/null 2>/run/work/said || wrong "after the errors: $(cat /run/work/said)"
+"""
 _GROUP = """
 G=/sys/fs/cgroup/fault
 mkdir $G; echo $1 > $G/memory.max; echo 0 > $G/memory.swap.max
@@ -128,13 +134,32 @@ while running; do
 	count=$((count + 1))
 done
 """,
-        after="""
-[ -s /run/work/deaths ] || wrong 'no read failed'
-# What was read in part is read again, and everything is there.
-echo 3 > /proc/sys/vm/drop_caches
-WORK >/dev/null 2>/run/work/said || wrong "after the errors: $(cat /run/work/said)"
+        after=_ALL_THERE, tolerate="SIGBUS|Input/output|^signal", expected="EXT4-fs error",
+    ),
+    Fault(
+        "the disk is gone for a while (device mapper)", kernel="debug", memory="288M",
+        needs="/dev/mapper/control",
+        # Read-only, or the journal would be given up with the first error.
+        prepare="""
+umount DATA || wrong 'the disk is busy'
+sectors=$(blockdev --getsz /dev/vda)
+dm() { dmsetup "$@" </dev/null 2>&1 || wrong "dmsetup $*"; }
+dm create disk --noudevsync --noudevrules --table "0 $sectors linear /dev/vda 0"
+mount -o ro /dev/mapper/disk DATA || wrong 'cannot mount it'
+become() {
+	dm reload disk --table "0 $sectors $*"
+	dm suspend disk --noflush --nolockfs --noudevsync
+	dm resume disk --noudevsync
+}
 """,
-        tolerate="SIGBUS|Input/output|^signal", expected="EXT4-fs error",
+        event="""
+while running; do
+	become error; sleep 0.7
+	become linear /dev/vda 0; sleep 1
+	count=$((count + 1))
+done
+""",
+        after=_ALL_THERE, tolerate="SIGBUS|Input/output|^signal", expected="EXT4-fs error",
     ),
     Fault(
         "memory of a cgroup runs out", memory="160M",
@@ -496,7 +521,7 @@ def report(rows: Sequence[Row]) -> CheckResult:
 
 def run_faults(cache: Cache, faults: Sequence[Fault], seconds: int, cuts: int) -> CheckResult:
     """Run ``faults`` for ``seconds`` each, then cut the power ``cuts`` times on each kernel."""
-    prereq.ensure(prereq.VM)
+    prereq.ensure([*prereq.VM, *prereq.FAULTS])
     names = tuple(dict.fromkeys([*(fault.kernel for fault in faults), *(("stock", "quell") if cuts else ())]))
     kernels = build.build_kernels(source.debian_source(cache), names, cache)
     folder = cache.logs / "faults"

@@ -416,9 +416,17 @@ static void mount_data(void)
 		must_mount(dev, DATA_DIR, "ext4", MS_NOATIME, "noinit_itable");
 }
 
-/* -1: no memory controller; then the peak is not sent and the host says so. */
+/*
+ * -1: no memory controller; then the peak is not sent and the host says so. Whoever wants
+ * to have it with version 1 says that as systemd is told, and mounts it.
+ */
 static int make_cgroup(void)
 {
+	static const char without[] = "systemd.unified_cgroup_hierarchy=0";
+	struct buf b = {};
+
+	if (!buf_file(&b, "/proc/cmdline") && memmem(b.p, b.len, without, strlen(without)))
+		return -1;
 	may_mount("cgroup", "/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	put("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
 	return mkdir(CGROUP, 0755);
