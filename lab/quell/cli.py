@@ -74,7 +74,7 @@ COMMANDS = {
     ),
     "export": Command("quell.commands.export", "the kernel part as patches: a git-am series, and one for all"),
     "deb": Command("quell.commands.deb", "Debian packages of the Quell kernel, from your configuration"),
-    "test": Command("quell.commands.test", "every check"),
+    "test": Command("quell.commands.test", "the checks"),
     "doctor": Command(
         "quell.commands.doctor",
         "what is missing here, and the command that mends it",
