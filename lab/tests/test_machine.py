@@ -183,17 +183,25 @@ class Fake:
         except ProcessLookupError:
             return True
         # Orphans that were killed may wait for an init to reap them.
-        states = subprocess.run(
-            ["ps", "-o", "stat=", "-g", str(pid)], capture_output=True, text=True, check=False
-        ).stdout.split()
-        return all(state.startswith("Z") for state in states)
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(session) == pid and state not in "ZX":
+                return False
+        return True
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[Fake]:
     one = Fake(tmp_path)
     yield one
-    assert one.gone()
+    # Who was killed takes a moment to end.
+    deadline = time.monotonic() + 6
+    while not one.gone():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_normal_end(fake: Fake) -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from quell import packages, proc
+from quell import packages, prereq, proc
 from quell.checks import CheckResult
 from quell.paths import Cache, repo_root
 
@@ -60,6 +60,8 @@ def run_tests(folder: str, env: Mapping[str, str] | None = None) -> CheckResult:
 
 def run(cache: Cache) -> CheckResult:
     """Run both."""
+    # The tests compile, and they make repositories and patches.
+    prereq.ensure((*prereq.BUILD, *prereq.TOOLS))
     install(cache)
     lab = repo_root() / "lab"
     # Each repository with its own, so that two do not disturb each other.

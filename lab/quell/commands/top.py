@@ -8,10 +8,11 @@ It ends with a sentence: whether Quell mends this machine's problem.
 With --once it shows the tables of one interval, with -- CMD those of the whole machine for as long
 as CMD runs; else the live view, which q or Ctrl-C ends.
 
-No Quell kernel is needed; the first run prepares the lab's Python environment. Tracing happens in a trace instance of its own
-that is removed at the end, however that comes. Without root only /proc/interrupts is left to look
-at: how many, not who and why. With -- CMD the tables go to stderr (with --json, what CMD writes
-to stdout goes there) and its exit code is ours. docs/top.md tells how to read it.
+No Quell kernel is needed; the first run prepares the lab's Python environment. Tracing happens
+in a trace instance of its own that is removed at the end, however that comes. Without root only
+/proc/interrupts is left to look at: how many, not who and why. With -- CMD the tables go to stderr
+(with --json, what CMD writes to stdout goes there) and its exit code is ours. docs/top.md tells how
+to read it.
 """
 
 from __future__ import annotations
