@@ -41,6 +41,9 @@ def test_run_that_went_well_failed_or_was_skipped() -> None:
     # A run in which nothing was stressed is not one that went well.
     said = "stress-ng: info:  [9] disabled 'oom-pipe' as it may hang or reboot the machine\n"
     said += "stress-ng: error: [9] No stress workers invoked\n"
+    log = "Memory failure: 0xa40b: Sending SIGBUS to stress-ng-madvi:95 due to hardware memory corruption\n"
+    poisoned = stress.read_run(steps.Said("fail", ONE, log), "tcg")
+    assert (poisoned.status, poisoned.problems) == ("skip", ()) and "MADV_HWPOISON" in poisoned.why
     left_out = stress.read_run(steps.Said("pass", said), "tcg")
     assert left_out.status == "skip" and left_out.why.startswith("disabled 'oom-pipe'")
 

@@ -80,6 +80,8 @@ _RATE = {
 _SKIPPED = re.compile(r"stress-ng: \w+ *: *\[\d+\] (.*(?:skipp|not implemented|not supported|disabled ').*)", re.I)
 # What it says, whatever it exits with, when it has left out all that it was asked for.
 _NOTHING = "No stress workers invoked"
+# madvise poisons pages of its own where the kernel handles that, and at times dies of one.
+_POISONED = re.compile(r"Memory failure: .*: Sending SIGBUS to stress-ng")
 _FAILED = re.compile(r"stress-ng: (?:fail|error): *\[\d+\] (.*)")
 
 
@@ -114,8 +116,11 @@ def read_run(said: steps.Said, accel: str) -> Run:
     rate = statistics.geometric_mean(rates.values()) if rates else 0.0
     skipped = _SKIPPED.search(said.text)
     status = "skip" if _NOTHING in said.text else said.status
+    why = skipped[1] if skipped else ""
+    if status == "fail" and _POISONED.search(said.log):
+        status, why = "skip", "it was ended by memory that it had poisoned itself (MADV_HWPOISON)"
     problems = [] if status in ("pass", "skip") else [f"{status}: {_last(said.text)}"]
-    return Run(status, rate, (*problems, *steps.complaints(said.log)), skipped[1] if skipped else "")
+    return Run(status, rate, (*problems, *steps.complaints(said.log)), why)
 
 
 def _last(text: str) -> str:
