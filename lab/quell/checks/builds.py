@@ -46,10 +46,11 @@ quell-list:
 """
 # Of Quell's own: sparse does not see the lock that pte_offset_map() and pte_offset_map_lock() take,
 # nor that what lock_cluster_or_swap_info() returns says which lock it took, and says so of all of
-# Linux's own users. By function, so that another one is looked at.
+# Linux's own users; where the lock is let go may be in a header. By function, so that another one
+# is looked at.
 _NOT_SEEN_BY_SPARSE = re.compile(
-    r"(mm/folio_order\.c:.* context imbalance in"
-    r" '(__)?folio_order_(recount_pmd|alone|follows|look|get|get_swapped)' - unexpected unlock"
+    r"((mm/folio_order\.c|include/linux/rcupdate\.h):.* context imbalance in"
+    r" '(__)?folio_order_(recount_pmd|alone|settle_block|look|get|get_swapped)' - unexpected unlock"
     r"|mm/swapfile\.c:.* context imbalance in"
     r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )

@@ -102,7 +102,9 @@ static inline void early_ack_put(struct early_ack_request *request,
  */
 static inline bool early_ack_poll(const unsigned int *u_flags)
 {
-	for (unsigned int n = READ_ONCE(early_ack_polls); n; n--)
+	unsigned int n;
+
+	for (n = READ_ONCE(early_ack_polls); n; n--)
 		if (!(READ_ONCE(*u_flags) & CSD_FLAG_EARLY_ACK))
 			return true;
 	return false;
