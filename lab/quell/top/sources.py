@@ -326,12 +326,16 @@ class Hist(_Clocked):
             snapshot.sent += new
 
     def _fresh(self, event: str) -> None:
-        """Start an event's histograms again; what comes in between is not counted."""
+        """Start an event's histograms again; what comes in between is not counted.
+
+        They are paused meanwhile, as the kernel clears those without a name under its own feet.
+        Removed and added again, the kernel would patch its code, with interrupts to all CPUs.
+        """
         assert self.counts is not None
         for other, trigger in self._triggers:
             if other == event:
-                self.counts.accepts(f"{event}/trigger", f"!{trigger}")
-                self.counts.accepts(f"{event}/trigger", trigger)
+                for what in ("pause", "clear", "continue"):
+                    self.counts.accepts(f"{event}/trigger", trigger.replace(" if ", f":{what} if ", 1))
         self._last = {key: counts for key, counts in self._last.items() if key[0] != event}
 
     def stop(self) -> None:
