@@ -7,7 +7,7 @@ Installing a server would start it on this machine.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from quell import prereq, proc, ui
@@ -18,19 +18,31 @@ from quell.paths import Cache, atomic_dir
 def root(programs: Mapping[str, str], cache: Cache) -> Path:
     """Where the ``programs`` (name to its package) are: "/", or a folder of the cache.
 
-    The folder holds the packages and those that they need and that are not installed
-    here. It is fetched when a program is missing on this machine, with apt-get and
-    without root. UsageError when that cannot be done.
+    The folder is fetched when a program is missing on this machine. UsageError when that
+    cannot be done.
     """
     if all(prereq.which(program) for program in programs):
         return Path("/")
-    names = sorted(set(programs.values()))
+    final = fetch(programs.values(), cache, sorted(programs))
+    for program in programs:
+        if not (final / "usr/bin" / program).exists() and not prereq.which(program):
+            raise QuellError(f"Debian's package {programs[program]} has no {program}")
+    return final
+
+
+def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str]) -> Path:
+    """A folder of the cache with the packages and those they need that are not installed here.
+
+    Fetched with apt-get, without root. UsageError when that cannot be done; ``lacking`` is what
+    is missing then.
+    """
+    names = sorted(set(packages))
     key = f"packages-{'-'.join(names)}"
     final = cache.data / key
     with cache.lock(key):
         if not final.exists():
             if prereq.apt_get() is None:
-                missing = ", ".join(sorted(programs))
+                missing = ", ".join(lacking)
                 raise UsageError(
                     f"missing here: {missing}; install them with your system's package tool"
                 )
@@ -39,9 +51,6 @@ def root(programs: Mapping[str, str], cache: Cache) -> Path:
                 prereq.with_fresh_lists(
                     lambda: _unpack(names, temp), f"{', '.join(names)} could not be fetched"
                 )
-    for program in programs:
-        if not (final / "usr/bin" / program).exists() and not prereq.which(program):
-            raise QuellError(f"Debian's package {programs[program]} has no {program}")
     return final
 
 

@@ -52,6 +52,22 @@ def test_right_on_both_and_not_slower() -> None:
     assert case.why == "speed -67%, SLOWER"
 
 
+def test_postgresql_is_unpacked_where_it_is_not_installed(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_INSTALLED", tmp_path / "installed")
+    monkeypatch.setattr(programs.debian, "fetch", lambda *_: tmp_path / "fetched")
+    with pytest.raises(QuellError, match="has no initdb"):
+        programs._postgres(cache)
+    for name in ("fetched/usr/lib/postgresql/9/bin", "fetched/usr/lib/postgresql/15/bin"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "initdb").touch()
+    assert programs._postgres(cache) == (tmp_path / "fetched", Path("usr/lib/postgresql/15/bin"))
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "fetched/usr").rename(tmp_path / "installed/usr")
+    assert programs._postgres(cache)[0] == tmp_path / "installed"
+
+
 def test_program_that_is_not_installed_is_skipped(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, measure, prereq, proc, source, ui, workload
+from quell import build, debian, machine, measure, prereq, proc, source, ui, workload
 from quell.checks import Case, CheckResult, ktap, steps
 from quell.checks.stress import TOLERANCE, compare_rates
 from quell.errors import QuellError, UsageError
@@ -30,7 +30,6 @@ KERNELS = ("stock", "quell")
 LONG_ROUNDS = 3
 # Pages that reclaim has to have freed, or there was no pressure.
 _LEAST_STOLEN = 2000
-_POSTGRES = "/usr/lib/postgresql"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Program:
     ``prepare`` fills a folder of the host, which is the guest's current folder, and returns the
     results that have to come out: lines ``result NAME VALUE`` of ``script``. That says
     ``not ok WHY`` when a check fails. ``memory`` is the guest's, ``limit`` in seconds.
-    ``room`` is what the disk has free, in MiB.
+    ``room`` is what the disk has free, in MiB. ``before`` is run in the guest first, and not timed.
     """
 
     name: str
@@ -50,6 +49,7 @@ class Program:
     limit: int
     needs: tuple[prereq.Prerequisite, ...] = ()
     room: int = 64
+    before: str = ""
 
 
 _LENGTH = 2432
@@ -158,40 +158,44 @@ cli shutdown nosave
 # --- PostgreSQL: money is neither made nor lost ----------------------------------------------------
 
 _CLIENTS, _TRANSACTIONS, _SCALE = 4, 60, 2
-_AS_POSTGRES = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups")
+_INSTALLED = Path("/")
 
 
-def _postgres() -> Path:
-    """The folder of the newest PostgreSQL's programs; QuellError without any."""
-    found = sorted(Path(_POSTGRES).glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+def _postgres(cache: Cache) -> tuple[Path, Path]:
+    """A root folder that has PostgreSQL, and the folder of its newest programs in there.
+
+    What is not installed is fetched into the cache: the package would start a server here.
+    """
+    pattern = "usr/lib/postgresql/*/bin/initdb"
+    root = _INSTALLED
+    if not any(root.glob(pattern)):
+        root = debian.fetch(["postgresql"], cache, ["PostgreSQL"])
+    found = sorted(root.glob(pattern), key=lambda path: int(path.parts[-3]))
     if not found:
-        # Not installed by itself: the package would start a server on the host.
-        raise QuellError("PostgreSQL is not installed (apt-get install postgresql)")
-    return found[-1].parent
+        raise QuellError("Debian's package postgresql has no initdb")
+    return root, found[-1].parent.relative_to(root)
 
 
-def _prepare_postgres(folder: Path, _: Cache) -> dict[str, str]:
-    programs = _postgres()
-    data = folder / "pg"
-    data.mkdir()
-    # Not in the cache: a user's folders may be closed to postgres.
-    with tempfile.TemporaryDirectory(prefix="quell-pg-") as temp:
-        shutil.chown(temp, "postgres", "postgres")
-        proc.run(
-            [*_AS_POSTGRES, programs / "initdb", "-k", "-A", "trust", "-D", f"{temp}/pg"],
-            cwd=Path("/"), timeout=300,
-        )  # fmt: skip
-        shutil.copytree(f"{temp}/pg", data, dirs_exist_ok=True)
-    (folder / "bin").symlink_to(programs)
+def _prepare_postgres(folder: Path, cache: Cache) -> dict[str, str]:
+    root, programs = _postgres(cache)
+    (folder / "root").symlink_to(root)
+    (folder / "bin").symlink_to(f"/run/work/root/{programs}")
     return {
         "balances": "t|t|t", "history": str(_CLIENTS * _TRANSACTIONS),
         "accounts": str(_SCALE * 100_000), "indexes": "3",
     }  # fmt: skip
 
 
+# A server must not be root. The folders above a cache may be closed to others, hence the mount.
+_POSTGRES_BEFORE = """
+export as='setpriv --reuid=65534 --regid=65534 --clear-groups'
+export LD_LIBRARY_PATH=/run/work/root/usr/lib/x86_64-linux-gnu
+mkdir /run/work/root && mount --bind "$(readlink root)" /run/work/root
+mkdir pg && chown 65534:65534 pg && chmod 755 .
+$as bin/initdb -N -k -A trust -U postgres -D pg >/run/work/initdb 2>&1
+"""
 _POSTGRES_SCRIPT = f"""
-chown -R postgres:postgres pg; chmod 700 pg; chmod 755 .
-as='{" ".join(_AS_POSTGRES)}'
+[ -e pg/PG_VERSION ] || {{ cat /run/work/initdb; echo 'not ok initdb'; exit 1; }}
 $as touch /run/work/pglog
 control() {{
 	$as bin/pg_ctl -s -w -t 300 -D pg -l /run/work/pglog \\
@@ -321,7 +325,10 @@ PROGRAMS = (
         (prereq.Prerequisite("redis-check-rdb", "redis-tools", "is tested under memory pressure"),),
         room=256,
     ),
-    Program("postgresql", _prepare_postgres, _POSTGRES_SCRIPT, "112M", 500, room=256),
+    Program(
+        "postgresql", _prepare_postgres, _POSTGRES_SCRIPT, "112M", 500,
+        room=256, before=_POSTGRES_BEFORE,
+    ),
     Program(
         "git", _prepare_git, _GIT_SCRIPT, "96M", 600,
         (prereq.Prerequisite("git", "git", "is tested under memory pressure"),),
@@ -396,7 +403,7 @@ def _run_program(
         )
         step = steps.Step(
             program.name, program.script, program.limit,
-            f"cd {measure.DATA_DIR}; echo 3 > /proc/sys/vm/drop_caches",
+            f"cd {measure.DATA_DIR}\n{program.before}\necho 3 > /proc/sys/vm/drop_caches",
         )  # fmt: skip
         runs: dict[str, list[steps.Said]] = {kernel: [] for kernel in KERNELS}
         for number in range(rounds):
@@ -420,7 +427,7 @@ def run_programs(cache: Cache, programs: Sequence[Program], rounds: int) -> Chec
             try:
                 prereq.ensure(program.needs)
                 if program.prepare is _prepare_postgres:
-                    _postgres()
+                    _postgres(cache)
             except QuellError as error:
                 case, row = Case(program.name, "skipped", error.message), f"{program.name}: {error.message}"
             else:
