@@ -115,11 +115,17 @@ class Configuration:
         ]
 
 
-def _alone(wanted: str) -> dict[str, str]:
-    """Quell with one mechanism, or with none of them for ""."""
+def _only(*wanted: str) -> dict[str, str]:
+    """Quell with these mechanisms: allnoconfig leaves out those that nobody asks for."""
     return {"QUELL": "y"} | {
-        f"QUELL_{name}": "y" if name == wanted else "n" for name in MECHANISMS
+        f"QUELL_{name}": "y" if name in wanted else "n" for name in MECHANISMS
     }
+
+
+# What the architecture, or a kernel without THP and counters of events, lets Quell have.
+_SIMPLE = ("UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH", "EARLY_ACK")
+_I386 = ("UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH")
+_ARM64 = ("UNMAP_BATCH", "ZAP_BATCH")
 
 
 _NO_MIGRATION = {
@@ -164,28 +170,29 @@ CONFIGURATIONS = (
     Configuration("files", "quell", _FILES),
     Configuration("rt", "quell", {"PREEMPT_RT": "y"}),
     Configuration("debug-no-migration", "debug", {**_NO_MIGRATION, "SWAP": "n", "MEMCG": "n"}),
-    Configuration("mutants", "small", {"64BIT": "y", "QUELL": "y", "DEBUG_KERNEL": "y",
+    Configuration("mutants", "small", {"64BIT": "y", **_only(*MECHANISMS), "DEBUG_KERNEL": "y",
                                        "QUELL_MUTANTS": "y", "QUELL_LUF_DEBUG": "y"}, link=True),
     # Hooks that are inlined into modules.
-    Configuration("modules", "small", {"64BIT": "y", "QUELL": "y", "MODULES": "y", "EXT4_FS": "m",
-                                       "F2FS_FS": "m", "EROFS_FS": "m"}, link=True),
+    Configuration("modules", "small", {"64BIT": "y", **_only(*MECHANISMS), "MODULES": "y",
+                                       "EXT4_FS": "m", "F2FS_FS": "m", "MISC_FILESYSTEMS": "y",
+                                       "EROFS_FS": "m"}, link=True),
     Configuration("allno", "none"),
     Configuration("allno-quell", "none", {"EXPERT": "y", "64BIT": "y", "SMP": "y", "SYSFS": "y",
-                                          "QUELL": "y"}, link=True),
+                                          **_only(*_SIMPLE)}, link=True),
     Configuration("small-no-smp", "small", {"64BIT": "y", "SMP": "n"}, link=True),
-    Configuration("no-mechanism", "small", {"64BIT": "y", **_alone("")}, link=True),
+    Configuration("no-mechanism", "small", {"64BIT": "y", **_only()}, link=True),
     *(
-        Configuration(name.lower(), "small", {"64BIT": "y", **_alone(name)}, link=True)
+        Configuration(name.lower(), "small", {"64BIT": "y", **_only(name)}, link=True)
         for name in MECHANISMS
     ),
     Configuration("def-off", "def", {"QUELL": "n"}),
     Configuration("def", "def", {"QUELL": "y"}),
     Configuration("i386-off", "def", {"QUELL": "n"}, "i386"),
     Configuration("i386", "def", {"QUELL": "y"}, "i386"),
-    Configuration("i386-small", "small", {"QUELL": "y"}, "i386", link=True),
+    Configuration("i386-small", "small", _only(*_I386), "i386", link=True),
     Configuration("arm64-off", "def", {"QUELL": "n"}, "arm64"),
     Configuration("arm64", "def", {"QUELL": "y"}, "arm64", sparse=True),
-    Configuration("arm64-small", "small", {"QUELL": "y"}, "arm64", link=True),
+    Configuration("arm64-small", "small", _only(*_ARM64), "arm64", link=True),
     Configuration("s390-off", "def", {"QUELL": "n"}, "s390"),
     Configuration("s390", "def", {"QUELL": "y"}, "s390"),
 )  # fmt: skip
