@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quell import build, machine, measure, placement, prereq, source, tree, workload
-from quell.checks import CheckResult, kunit
+from quell.checks import CheckResult, kunit, steps
 from quell.checks.vm import BRD, XFS, read_tap, selftests
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -170,6 +170,10 @@ class Said:
             failed += [f"{name}: {test}" for test in bad]
         return passed, failed, skipped
 
+    def entire(self) -> str:
+        """All of it, for a log."""
+        return f"{self.tests}\n{_LOG} leaks\n{self.leaks}\n{_LOG}\n{self.log}"
+
     def problems(self) -> list[str]:
         """All that a sanitizer complained about, races left out."""
         early = [] if self.whole else ["the guest did not come to its end"]
@@ -234,6 +238,8 @@ def _listed(title: str, found: Sequence[Race]) -> str:
 def _one(name: str, bench: _Bench, kernel_source: source.Source) -> CheckResult:
     """Put the kernel ``name`` to work, and hear what it says."""
     said = _at_work(bench, PROGRAMS)
+    for number, each in enumerate(said):
+        steps.keep(bench.cache.logs / "sanitizers", f"{name}.{number}", each.entire())
     passed, failed, skipped = said[0].results()
     units = kunit.read_log(said[0].log, kernel_source, bench.cache)
     problems = [*failed, *(text for each in said for text in each.problems())]

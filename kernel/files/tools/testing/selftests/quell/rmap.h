@@ -454,7 +454,10 @@ static inline void watch_kernel_log(void)
 		lseek(kmsg_fd, 0, SEEK_END);
 }
 
-/* The first complaint of memory management since the last call, or NULL. */
+/*
+ * The first complaint of memory management since the last call, or NULL. Data races (KCSAN)
+ * are for who reads the whole log and knows those of stock.
+ */
 static inline const char *kernel_complaint(void)
 {
 	static const char * const marks[] = {
@@ -476,7 +479,8 @@ static inline const char *kernel_complaint(void)
 		for (unsigned long i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
 			char *text = strchr(record, ';');
 
-			if (!found[0] && text && strstr(text, marks[i])) {
+			if (!found[0] && text && strstr(text, marks[i]) &&
+			    !strstr(text, "BUG: KCSAN:")) {
 				text[strcspn(text, "\n")] = 0;
 				snprintf(found, sizeof(found), "%s", text + 1);
 			}

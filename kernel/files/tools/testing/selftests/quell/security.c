@@ -526,7 +526,7 @@ static void park_some(long limit)
 static void test_memory(void)
 {
 	long limit = lot_limit(16384), kills, parked, left;
-	char lot_pages[32];
+	char lot_pages[32], reserve_kb[32];
 	bool got = false;
 	pid_t pid;
 
@@ -539,8 +539,13 @@ static void test_memory(void)
 	park_some(limit);
 	parked = vm_counter("nr_luf_parked");
 	kills = vm_counter("oom_kill");
-	/* All that is free, all that is parked, and some of the page cache. */
-	hog_size = (meminfo_kb("MemFree") << 10) + parked * PAGE + (4UL << 20);
+	/*
+	 * All that it may have of what is free, all that is parked, and some of the page
+	 * cache. The reserve is large where there are several nodes.
+	 */
+	read_file("/proc/sys/vm/min_free_kbytes", reserve_kb, sizeof(reserve_kb));
+	hog_size = ((meminfo_kb("MemFree") - atol(reserve_kb)) << 10) + parked * PAGE +
+		   (4UL << 20);
 	pid = start(WRITER, 0, hog, 0);
 	for (int i = 0; i < 6000 && !got && waitpid(pid, NULL, WNOHANG) != pid; i++) {
 		usleep(10000);
