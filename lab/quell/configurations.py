@@ -123,10 +123,9 @@ def _only(*wanted: str) -> dict[str, str]:
 
 
 # What the architecture, or a kernel without THP and counters of events, lets Quell have.
-_SIMPLE = ("UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH", "EARLY_ACK")
-_I386 = ("UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH")
 _ARM64 = ("UNMAP_BATCH", "ZAP_BATCH")
-
+_I386 = (*_ARM64, "CONCURRENT", "RMAP_BATCH")
+_SIMPLE = (*_I386, "EARLY_ACK")
 
 _NO_MIGRATION = {
     name: "n"
