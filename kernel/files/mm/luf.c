@@ -1020,6 +1020,8 @@ static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
 	unsigned long enough = luf_node_limit(pgdat) / 2;
 	int nid = pgdat->node_id;
 
+	if (quell_mutant(LUF_HOARD))
+		return false;
 	if (is_short && luf_parked(nid) >= enough)
 		return luf_drain_some(nid, LUF_DRAIN_KSWAPD, enough, ULONG_MAX);
 	return luf_drain_aged(nid, ULONG_MAX);
@@ -1209,7 +1211,8 @@ bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
 	struct zoneref *z;
 	struct zone *zone;
 
-	if (!(gfp_mask & __GFP_DIRECT_RECLAIM) || (current->flags & PF_MEMALLOC))
+	if (!(gfp_mask & __GFP_DIRECT_RECLAIM) || (current->flags & PF_MEMALLOC) ||
+	    quell_mutant(LUF_HOARD))
 		return false;
 
 	for_each_zone_zonelist_nodemask(zone, z, ac->zonelist,
@@ -1239,7 +1242,7 @@ void luf_drain_for_compact(struct zone *zone)
 {
 	int nid = zone_to_nid(zone);
 
-	if (luf_parked(nid))
+	if (luf_parked(nid) && !quell_mutant(LUF_HOARD))
 		luf_drain_node(nid, LUF_DRAIN_OTHER, ULONG_MAX);
 }
 

@@ -72,7 +72,7 @@ ATTACKS = {
     "LUF": Attack(
         (
             "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA 8 open", "luf_stale DATA 4 drain",
-            "luf_stale DATA 4 own", "luf_stale DATA 4 kept",
+            "luf_stale DATA 4 own", "luf_stale DATA 4 kept", "security DATA 2 memory",
             "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
     ),
@@ -86,6 +86,7 @@ ATTACKS = {
 INTACT = (
     Attack(("luf_stale DATA 4",)),
     Attack(("luf_migrate DATA 4",)),
+    Attack(("security DATA 2 memory",)),
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
     Attack(("folio_order",), memory=1024),
     Attack(("early_ack 2000",), cpus=4),

@@ -32,6 +32,7 @@
 	M(LUF_NO_WRITE_FAULT)	/* write faults do not ask */		\
 	M(LUF_MIGRATE_FREE)	/* the source is freed at once */	\
 	M(LUF_MIGRATE_PROTECTED) /* write protected, not flushed yet */	\
+	M(LUF_HOARD)		/* who is short gets nothing back */	\
 	/* mm/rmap_batch.c: of a run of PTEs */				\
 	M(RMAP_FIRST_ONLY)	/* the record is of the first PTE */	\
 	M(RMAP_LOSE_DIRTY)	/* the folio stays clean */		\
