@@ -40,6 +40,7 @@ class Program:
     results that have to come out: lines ``result NAME VALUE`` of ``script``. That says
     ``not ok WHY`` when a check fails. ``memory`` is the guest's, ``limit`` in seconds.
     ``room`` is what the disk has free, in MiB. ``before`` is run in the guest first, and not timed.
+    ``fetch`` gets what no package manager may install; QuellError if it cannot be had.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Program:
     needs: tuple[prereq.Prerequisite, ...] = ()
     room: int = 64
     before: str = ""
+    fetch: Callable[[Cache], object] | None = None
 
 
 _LENGTH = 2432
@@ -327,7 +329,7 @@ PROGRAMS = (
     ),
     Program(
         "postgresql", _prepare_postgres, _POSTGRES_SCRIPT, "112M", 500,
-        room=256, before=_POSTGRES_BEFORE,
+        room=256, before=_POSTGRES_BEFORE, fetch=_postgres,
     ),
     Program(
         "git", _prepare_git, _GIT_SCRIPT, "96M", 600,
@@ -426,8 +428,8 @@ def run_programs(cache: Cache, programs: Sequence[Program], rounds: int) -> Chec
         for program in programs:
             try:
                 prereq.ensure(program.needs)
-                if program.prepare is _prepare_postgres:
-                    _postgres(cache)
+                if program.fetch:
+                    program.fetch(cache)
             except QuellError as error:
                 case, row = Case(program.name, "skipped", error.message), f"{program.name}: {error.message}"
             else:
