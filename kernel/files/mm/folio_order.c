@@ -190,6 +190,7 @@
 #include <linux/jump_label.h>
 #include <linux/kobject.h>
 #include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
@@ -606,7 +607,8 @@ static int folio_order_recount_pmd(pmd_t *pmd, unsigned long addr, unsigned long
 	spinlock_t *ptl;	/* of @pmd */
 	pte_t *start, *pte;
 
-	if (mmap_lock_is_contended(walk->mm))
+	/* Somebody waits; or there is nobody left, and it is torn down after this. */
+	if (mmap_lock_is_contended(walk->mm) || atomic_read(&walk->mm->mm_users) == 1)
 		return -EAGAIN;
 	start = pte_offset_map_lock(walk->mm, pmd, addr, &ptl);
 	/* Nothing, or huge; and that is never clean. */
@@ -776,6 +778,26 @@ static bool folio_order_far_pressure(struct folio *folio)
 		return false;
 	count_vm_event(FOLIO_ORDER_PRESSURE);
 	return true;
+}
+
+/*
+ * A large folio is not worth it if single pages are nearer. A policy that binds says itself
+ * how far it may be, and Linux warns if one node of it is asked for; it need not be this.
+ */
+static gfp_t folio_order_gfp(struct vm_area_struct *vma)
+{
+	gfp_t gfp = GFP_TRANSHUGE_LIGHT | __GFP_THISNODE;
+#ifdef CONFIG_NUMA
+	struct mempolicy *pol;
+	pgoff_t ilx;
+
+	/* Of all of the VMA, as it is anonymous, and not changed while that is locked. */
+	pol = get_vma_policy(vma, vma->vm_start, 0, &ilx);
+	if (pol->mode == MPOL_BIND)
+		gfp &= ~__GFP_THISNODE;
+	mpol_cond_put(pol);
+#endif
+	return gfp;
 }
 
 static bool folio_order_asked(pte_t pte)
@@ -1042,7 +1064,7 @@ static struct folio *folio_order_get(struct vm_fault *vmf, enum folio_order_side
 	unsigned long page = vmf->address >> PAGE_SHIFT, first;
 	struct vm_area_struct *vma = vmf->vma;
 	struct mm_struct *mm = vma->vm_mm;
-	gfp_t gfp = GFP_TRANSHUGE_LIGHT | __GFP_THISNODE;
+	gfp_t gfp = folio_order_gfp(vma);
 	bool refused = false;
 	struct folio *folio;
 	pte_t *pte;
@@ -1294,8 +1316,8 @@ static struct folio *folio_order_get_swapped(struct vm_fault *vmf,
 {
 	unsigned long page = vmf->address >> PAGE_SHIFT, offset, addr;
 	swp_entry_t entry = pte_to_swp_entry(vmf->orig_pte);
-	gfp_t gfp = GFP_TRANSHUGE_LIGHT | __GFP_THISNODE;
 	struct vm_area_struct *vma = vmf->vma;
+	gfp_t gfp = folio_order_gfp(vma);
 	struct folio *folio;
 	spinlock_t *ptl;	/* of vmf->pmd */
 	pte_t *pte;

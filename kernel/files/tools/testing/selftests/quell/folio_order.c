@@ -15,11 +15,13 @@
 #include "util.h"
 #include "rmap.h"
 #include <stdatomic.h>
+#include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define SYSFS		QUELL_SYSFS "folio_order/"
@@ -27,6 +29,7 @@
 #define COUNT		(BIG / PAGE)
 #define MOST		16UL		/* pages of a folio that nobody asked for */
 #define LINES		12
+#define MAX_NODES	8U
 
 static struct {
 	int bad, lines;
@@ -384,6 +387,31 @@ static void test_partly_mapped(void)
 	expect(folio_pages_at(map + 24 * PAGE) == 1, "page 24: a folio of %u pages",
 	       folio_pages_at(map + 24 * PAGE));
 	verify(map, 0, 64, true, "partly mapped");
+}
+
+static bool bind_to(unsigned int node)
+{
+	unsigned long nodes = 1UL << node;
+
+	return !syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 8 * sizeof(nodes));
+}
+
+/* Whoever binds memory to a node gets large folios from there. */
+static void test_bind(void)
+{
+	int bound = 0;
+
+	for (unsigned int node = 0; node < MAX_NODES; node++) {
+		unsigned long most;
+
+		if (!bind_to(node))
+			continue;
+		bound++;
+		most = fill_new(COUNT);
+		expect(most == MOST, "the largest folio on node %u has %lu pages", node, most);
+	}
+	if (!bound)
+		skip("NUMA");
 }
 
 static void test_stack(void)
@@ -1098,6 +1126,29 @@ static void test_swap_in(void)
 	expect(swap_off_in_time(RAM), "swap entries are left");
 }
 
+static void test_swap_in_bound(void)
+{
+	int bound = 0;
+
+	if (!swap_on(RAM))
+		return skip("a RAM disk for swap");
+	for (unsigned int node = 0; node < MAX_NODES; node++) {
+		char *map;
+
+		if (!bind_to(node))
+			continue;
+		bound++;
+		map = map_swapped(SWAPPED);
+		verify(map, 0, SWAPPED, true, "read");
+		expect(largest(map, SWAPPED) == MOST, "the largest folio on node %u has %lu pages",
+		       node, largest(map, SWAPPED));
+		munmap(map, BIG);
+	}
+	expect(swap_off_in_time(RAM), "swap entries are left");
+	if (!bound)
+		skip("NUMA");
+}
+
 /* What comes back and is not used leads to no more of it. */
 static void test_swap_in_strided(void)
 {
@@ -1331,6 +1382,7 @@ static const struct test {
 	{ "manual", test_manual },
 	{ "edges", test_edges },
 	{ "partly mapped", test_partly_mapped },
+	{ "bind", test_bind },
 	{ "stack", test_stack },
 	{ "thread stacks", test_thread_stacks },
 	{ "read first", test_read_first },
@@ -1355,6 +1407,7 @@ static const struct test {
 	{ "partial unmap", test_partial_unmap },
 	{ "swap", test_swap },
 	{ "swap in", test_swap_in },
+	{ "swap in, bound", test_swap_in_bound },
 	{ "swap in, then strided", test_swap_in_strided },
 	{ "swap in, in part", test_swap_in_part },
 	{ "swap in, shared", test_swap_in_shared },
