@@ -142,11 +142,31 @@ def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (result.passed, result.failed) == (parts, 0)
     assert "preempt=full: 1,000 reads checked, 500 per second" in result.details
     result = torture.run_mutants(Cache(tmp_path))
-    assert (result.passed, result.failed) == (1, 1)
+    assert (result.passed, result.failed) == (len(torture.ATTACKS) + 1, 1)
+    assert "LUF, no fault: 1 tests found nothing" in result.details
+    ready = bench({"none": STALE, "LUF_A": STALE}, "LUF_A\n")
+    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
+    result = torture.run_mutants(Cache(tmp_path))
+    assert (result.passed, result.failed) == (1, len(torture.ATTACKS))  # found without a fault, too
+    ready = bench({"none": "1..0 # SKIP no second node\n"}, "")
+    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
+    result = torture.run(Cache(tmp_path))
+    assert result.passed == 0
+    assert "no test ran" in result.details
     ready = bench({"none": GOOD}, "")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     assert torture.run_mutants(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
     assert torture.run_full(Cache(tmp_path)).passed == parts
+
+
+def test_who_gives_up_has_found_nothing(bench: Any) -> None:
+    said = "Bail out! swapon: Cannot allocate memory\n# VIOLATION: by rmap_batch after 0.30 s\n"
+    outcome = torture.read_outcome(said, END)
+    assert outcome.by == ""
+    assert outcome.problems == ("rmap_batch gave up: swapon: Cannot allocate memory",)
+    assert torture.read_outcome(BY_LEDGER, END).problems == ("ledger gave up: it said nothing",)
+    good, row = torture._mutant(bench({"RMAP_A": said}, "RMAP_A\n"), "RMAP_A")
+    assert not good and row.endswith("gave up: swapon: Cannot allocate memory")
 
 
 def test_focused_program_finds_it() -> None:

@@ -35,6 +35,8 @@ FULL_READS = 10**8
 _BOOT_S = 300
 # A selftest on the kernel as it is: two minutes or less on a host that has time.
 _FOCUSED_S = 900
+# Rounds of what is found by chance: on a busy host the moments that it takes are rarer.
+_MANY = 8
 # What a guest may take longer than the torture itself: boot, preparing files, stopping.
 _MARGIN_S = 150
 # The same kernel as others boot it: what is preempted where, what happens to freed
@@ -53,7 +55,7 @@ class Attack:
     """How the faults of a mechanism are looked for.
 
     ``programs``: selftests with arguments, that look for single cases, one after the
-    other until somebody complains; DATA is a folder on ext4. ``prepare``: shell, before.
+    other until somebody complains; DATA is a folder on ext4, MANY a number of rounds. ``prepare``: shell, before.
     ``suite``: of KUnit, at boot. ``memory``: of the guest, in MiB, in two nodes.
     ``variant``: one of VARIANTS. ``limit``: seconds, on a host that has time.
     """
@@ -71,7 +73,7 @@ class Attack:
 ATTACKS = {
     "LUF": Attack(
         (
-            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA 8 open", "luf_stale DATA 4 drain",
+            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA MANY open", "luf_stale DATA 4 drain",
             "luf_stale DATA 4 own", "luf_stale DATA 4 kept", "security DATA 2 memory",
             "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
@@ -87,6 +89,7 @@ INTACT = (
     Attack(("luf_stale DATA 4",)),
     Attack(("luf_migrate DATA 4",)),
     Attack(("security DATA 2 memory",)),
+    Attack(("security DATA 2 permissions",)),
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
     Attack(("folio_order",), memory=1024),
     Attack(("early_ack 2000",), cpus=4),
@@ -101,6 +104,7 @@ _RATE = re.compile(r"^# (\d+) reads checked in ([\d.]+) s, (\d+) per second$", r
 _LEDGER = re.compile(r"luf_debug: VIOLATION: (.*?)\s*$", re.M)
 _KERNEL_HALF = re.compile(r"luf_torture: VIOLATION: (.*?)\s*$", re.M)
 _NOT_OK = re.compile(r"^not ok \d+ (.*)$", re.M)
+_BAIL_OUT = re.compile(r"^Bail out! (.*)$", re.M)
 _KUNIT = re.compile(r" not ok \d+ (\w+)")
 _END = re.compile(r"luf_torture: End of test: (\w+)")
 # Of a crash: that a slow host let the guest wait is no discovery.
@@ -129,12 +133,15 @@ def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome
     rate = _RATE.search(stdout)
     user, other = _USER.search(stdout), _OTHER.search(stdout)
     ledger, half = _LEDGER.search(console), _KERNEL_HALF.search(console)
-    by, what, seconds = "", "", 0.0
+    by, what, seconds, gave_up = "", "", 0.0, ""
     if other and (not user or float(other[2]) < float(user[1])):
-        by, seconds = other[1], float(other[2])
         known = {"ledger": ledger, "kernel half": half, "KUnit": _KUNIT.search(console)}
-        said = known.get(by, _NOT_OK.search(stdout))
-        what = said[1] if said else ""
+        if said := known.get(other[1], _NOT_OK.search(stdout)):
+            by, what, seconds = other[1], said[1], float(other[2])
+        else:
+            # Not what it looks for: it could not go on.
+            bail_out = _BAIL_OUT.search(stdout)
+            gave_up = f"{other[1]} gave up: {bail_out[1] if bail_out else 'it said nothing'}"
     elif user:
         by, what, seconds = "user half", user[2], float(user[1])
     elif ledger or half:
@@ -144,6 +151,7 @@ def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome
     elif oops and not any(_SLOW.search(line) for line in oops):
         by, what = "crash", oops[0]
     problems = [what and f"{by}: {what}" or by] if by else []
+    problems += [gave_up] if gave_up else []
     problems += [f"ledger: {text}" for text in _LEDGER.findall(console)]
     problems += [f"kernel half: {text}" for text in _KERNEL_HALF.findall(console)]
     problems += [f"console: {line}" for line in oops]
@@ -189,7 +197,7 @@ class _Bench:
         script = _UNTIL_CAUGHT
         for word, text in (
             ("PREPARE", attack.prepare), ("PROGRAMS", lines), ("FOLDER", str(self.program.parent)),
-            ("DATA", measure.DATA_DIR),
+            ("DATA", measure.DATA_DIR), ("MANY", str(_MANY * steps.patience())),
         ):  # fmt: skip
             script = script.replace(word, text)
         return self.boot(["/bin/sh", "-c", script], append, timeout, attack.cpus, attack.memory)
@@ -216,6 +224,8 @@ def _intact(
     problems = list(outcome.problems) + failed
     if not _END.search(guest.console):
         problems.append("the kernel half did not run to its end")
+    if not outcome.reads:
+        problems.append("no read was checked")
     if guest.exit_code and not problems:
         problems.append(f"{PROGRAM} exited with {guest.exit_code}")
     if problems:
@@ -243,21 +253,40 @@ exit 0
 """
 
 
+def _attack(bench: _Bench, attack: Attack, append: Sequence[str]) -> machine.GuestResult:
+    suite = ("kunit.enable=1", f"kunit.filter_glob={attack.suite}", "loglevel=7") if attack.suite else ()
+    return bench.script(attack, [*append, *suite], attack.limit * steps.patience())
+
+
 def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
     """Attack the kernel with a fault; whether that was noticed, and the row of the table."""
     attack = ATTACKS[name.partition("_")[0]]
-    append = [f"quell_mutants.mutant={name}"]
-    if attack.suite:
-        append += ["kunit.enable=1", f"kunit.filter_glob={attack.suite}", "loglevel=7"]
     try:
-        guest = bench.script(attack, append, attack.limit * steps.patience())
+        guest = _attack(bench, attack, [f"quell_mutants.mutant={name}"])
     except machine.GuestTimeout as error:
         # It may hang, but then nobody has said what is wrong.
         return False, f"{name:<22} survived: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     if not outcome.by:
-        return False, f"{name:<22} survived {outcome.reads:,} reads"
+        why = next((text for text in outcome.problems if " gave up: " in text), "")
+        return False, f"{name:<22} survived {outcome.reads:,} reads" + (f"; {why}" if why else "")
     return True, f"{name:<22} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}"
+
+
+def _no_mutant(bench: _Bench, which: str) -> tuple[bool, str]:
+    """The same attack on the kernel as it is: what it finds there it does not find because of a fault."""
+    name = f"{which}, no fault"
+    try:
+        guest = _attack(bench, ATTACKS[which], ())
+    except machine.GuestTimeout as error:
+        return False, f"not ok: {name}: {error.message}"
+    outcome = read_outcome(guest.stdout, guest.console, guest.oops)
+    passed, failed, _ = read_tap(guest.stdout)
+    # Each program has a plan of its own.
+    failed = [text for text in failed if not text.endswith(" came")]
+    if problems := [*outcome.problems, *failed, *([] if passed else ["no test ran"])]:
+        return False, f"not ok: {name}\n" + "\n".join(f"  {text}" for text in problems)
+    return True, f"{name}: {len(passed)} tests found nothing"
 
 
 def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResult:
@@ -281,7 +310,7 @@ def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     passed, failed, _ = read_tap(guest.stdout)
-    problems = [*outcome.problems]
+    problems = [*outcome.problems, *([] if passed or failed else ["no test ran"])]
     for test in failed:
         problems += [test, *tap_comments(guest.stdout, test).splitlines()]
     if problems or guest.exit_code:
@@ -324,13 +353,17 @@ def run_full(cache: Cache) -> CheckResult:
 
 
 def run_mutants(cache: Cache) -> CheckResult:
-    """Torture the debug kernel with each mutant: one that survives is a failure."""
+    """Torture the debug kernel with each mutant: one that survives is a failure, and so is a find without."""
 
     def each(bench: _Bench) -> CheckResult:
         results = []
         rows = [f"{'mutant':<22} {'caught by':<12} {'after':>9}"]
         names = bench.mutants()
-        with ui.progress("mutants", len(names)) as bar:
+        with ui.progress("mutants", len(names) + len(ATTACKS)) as bar:
+            for which in ATTACKS:
+                results.append(_no_mutant(bench, which))
+                rows.append(results[-1][1])
+                bar.advance()
             for name in names:
                 results.append(_mutant(bench, name))
                 rows.append(results[-1][1])
