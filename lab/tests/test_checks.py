@@ -48,6 +48,18 @@ def test_a_selftest_that_bails_out_says_why() -> None:
     assert "Bail out! pagemap: Bad file descriptor" in tally.details
 
 
+def test_kernel_that_complains_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "[1.0] WARNING: CPU: 1 PID: 7 at mm/mempolicy.c:2067\n[1.0] Call Trace:\n"
+    guests = [machine.GuestResult(0, "", "", text, 1.0) for text in ("[0.1] all is well\n", said)]
+    monkeypatch.setattr(machine, "run_script", lambda *_, **__: guests.pop(0))
+    tally = vm._Tally()
+    vm._guest(tally, "image")
+    assert not tally.cases
+    vm._guest(tally, "image")
+    assert [case.status for case in tally.cases] == ["failed"]
+    assert "mempolicy" in tally.details and "Call Trace" in tally.details
+
+
 def test_tap_that_breaks_off_has_failed() -> None:
     assert vm.read_tap("ok 1 a\n")[1] == ["the test ended early, after 1 results"]
     assert vm.read_tap("ok 1 a\n1..2\n")[1] == ["2 results were planned, 1 came"]

@@ -41,6 +41,8 @@ def test_what_a_case_needs() -> None:
     wrong = "not ok: reader: exit code 1: Page 7 holds 0x1 in word 0, it should hold 0x2.\n"
     assert _judge(wrong + fine, status="fail") == ("failed", wrong.removeprefix("not ok: ").strip())
     assert _judge(fine.replace("3", "1")) == ("failed", "it happened 1 times, not 2")
+    assert _judge(fine.replace("passes: 2", "passes: 0")) == ("failed", "no reader came to its end")
+    assert _judge("events: 3, passes: 0, deaths: 1\n") == ("passed", "")
     assert _judge(fine, parked=3)[1].startswith("only 3 pages were parked")
     assert _judge("", status="crash")[1].startswith("crash: ")
     assert _judge(fine, "luf_debug: VIOLATION: frame 1")[0] == "failed"

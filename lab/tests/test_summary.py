@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quell import cli
-from quell.checks import Case, CheckResult, summary
+from quell.checks import Case, CheckResult, lab, summary
 from quell.checks.summary import Part
 from quell.commands import test as test_command
 from quell.errors import QuellError
@@ -64,12 +64,16 @@ def test_junit_is_read_by_others(tmp_path: Path) -> None:
     assert skipped.get("message") == "passed on 2026-01-01 10:00 with the same inputs"
 
 
-def test_what_passed_is_known_until_something_changes(cache: Cache) -> None:
+def test_what_passed_is_known_until_something_changes(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert summary.passed_on(cache, "vm", False, "key") == ""
     summary.remember(cache, "vm", False, "key")
     assert summary.passed_on(cache, "vm", False, "key") > "2"
     assert summary.passed_on(cache, "vm", False, "other") == ""
     assert summary.passed_on(cache, "vm", True, "key") == ""
+    monkeypatch.setattr(summary, "_system", lambda _: "a newer kernel source")
+    assert summary.passed_on(cache, "vm", False, "key") == ""
     (cache.folder("checks") / "passed-vm.json").write_text("{")
     assert summary.passed_on(cache, "vm", False, "key") == ""
 
@@ -135,6 +139,21 @@ def test_resume_runs_what_has_not_passed(
     assert "lab: passed on " in capsys.readouterr().out
     assert run("--resume", "--full") == (1, ["lab", "vm"])
     assert run() == (1, ["lab", "vm"])
+
+
+def test_part_that_skips_all_runs_again(
+    run: Callable[..., tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_command, "run_part", lambda *_: CheckResult(0, 0, 5))
+    assert run()[0] == 0
+    for name in test_command.PARTS:
+        assert not summary.passed_on(Cache(), name, False, summary.inputs(name))
+
+
+def test_part_that_tests_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+    monkeypatch.setattr(lab, "run", lambda _: CheckResult(0, 0, 0))
+    result = test_command.run_part("lab", cache)
+    assert (result.failed, result.details) == (1, "lab: nothing was tested\n")
 
 
 def test_summary_is_written_and_where_it_cannot_be_said_at_once(

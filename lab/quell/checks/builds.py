@@ -26,8 +26,6 @@ from quell.configurations import ARCHES, Configuration, choose
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, write_atomic
 
-# Raised when what is kept of an older lab can no longer be used.
-_FORMAT = 1
 # Not compiled into a kernel.
 _OUTSIDE = ("tools/", "samples/", "Documentation/", "scripts/")
 # What Kbuild would compile in the folder $(dir) of the source, one object a line, folders with a
@@ -332,11 +330,10 @@ def _outcome(
     if arch.prefix and prereq.which(f"{arch.prefix}gcc") is None:
         return Outcome(one.name, skipped=f"install {arch.package} (optional)")
     with_sparse = one.sparse and prereq.which("sparse") is not None
-    if one.sparse and not with_sparse:
-        ui.note(f"{one.name}: without sparse: install sparse (optional)")
     kernel_part = tree.kernel_dir()
     common = [
-        str(_FORMAT), source_key, one.arch, str(with_sparse), str(one.is_def), _versions(one.arch)
+        _hash(*(Path(file).read_text() for file in (__file__, build.__file__))), source_key,
+        one.arch, str(with_sparse), str(one.is_def), _versions(one.arch),
     ]
     key = _hash(*common, one.fragment(kernel_part), repr(sorted(one.options.items())),
                 str(one.link), part.digest(), repr(hooks.calls(kernel_part, one.name)))  # fmt: skip
@@ -344,7 +341,8 @@ def _outcome(
     known = _load(record, key)
     if known is not None:
         none = () if with_sparse else None
-        return Outcome(one.name, known["objects"], (), none, known["linked"], known["seconds"], kept=True)
+        outcome = Outcome(one.name, known["objects"], (), none, known["linked"], known["seconds"], kept=True)
+        return _without_sparse(one, outcome)
 
     def stock(names: list[str]) -> tuple[list[str], list[str]]:
         fragment = one.fragment(kernel_part, quell=False)
@@ -360,6 +358,13 @@ def _outcome(
     if outcome.clean:
         value = {name: getattr(outcome, name) for name in ("objects", "linked", "seconds")}
         write_atomic(record, json.dumps({"key": key, "value": value}, indent=1) + "\n")
+    return _without_sparse(one, outcome)
+
+
+def _without_sparse(one: Configuration, outcome: Outcome) -> Outcome:
+    """The same; skipped if it is fine, but sparse, which was to look at it, is not there."""
+    if one.sparse and outcome.sparse is None and outcome.clean:
+        return replace(outcome, skipped="compiled, but not read by sparse: install sparse (optional)")
     return outcome
 
 
@@ -374,6 +379,8 @@ def _compile(
     ours = _Build(one, src, cache, quell=True)
     ours.configure(tree.kernel_dir())
     wanted = ours.configured(objects(part, ours.arch.folder))
+    if not wanted:
+        raise QuellError("none of the objects is listed in a Makefile", log=ours.log)
     found = ours.compile(wanted)
     if lost := lost_calls(ours.obj, hooks.calls(tree.kernel_dir(), one.name)):
         raise QuellError("\n".join(lost))

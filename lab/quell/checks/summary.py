@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quell import prereq, proc, source
 from quell.checks import Case, CheckResult, lab
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
@@ -127,16 +128,27 @@ def _record(cache: Cache, name: str, full: bool) -> Path:
     return cache.folder("checks") / f"passed-{name}{'-full' if full else ''}.json"
 
 
+def _system(cache: Cache) -> str:
+    """What a result depends on besides ``inputs``: the kernel source, compiler, linker and QEMU."""
+    origin = source.present_source(cache)
+    tools = [
+        proc.run([tool, "--version"], timeout=30).stdout.partition("\n")[0]
+        for tool in ("gcc", "ld", "qemu-system-x86_64") if prereq.which(tool)
+    ]  # fmt: skip
+    return "; ".join([origin.key if origin else "no source", *tools])
+
+
 def remember(cache: Cache, name: str, full: bool, key: str) -> None:
-    """Note that a part passed with the inputs ``key``, now."""
-    when = time.strftime("%Y-%m-%d %H:%M")
-    write_atomic(_record(cache, name, full), json.dumps({"inputs": key, "when": when}))
+    """Note that a part passed with the inputs ``key`` on this system, now."""
+    record = {"inputs": key, "system": _system(cache), "when": time.strftime("%Y-%m-%d %H:%M")}
+    write_atomic(_record(cache, name, full), json.dumps(record))
 
 
 def passed_on(cache: Cache, name: str, full: bool, key: str) -> str:
-    """When the part passed with the inputs ``key``; "" if it did not, or last with others."""
+    """When the part passed with the inputs ``key`` on this system; "" if it did not, or last with others."""
     try:
         record = json.loads(_record(cache, name, full).read_text())
-        return str(record["when"]) if record["inputs"] == key else ""
+        same = record["inputs"] == key and record["system"] == _system(cache)
+        return str(record["when"]) if same else ""
     except (OSError, ValueError, KeyError):
         return ""

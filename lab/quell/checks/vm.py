@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from quell import build, machine, measure, prereq, proc, source, tree, workload
-from quell.checks import Case, CheckResult
+from quell.checks import Case, CheckResult, steps
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
@@ -38,6 +39,8 @@ _SWAP_KB = 32768
 _CPUS = {"early_ack": 4, "security": 4}
 # More CPUs that spin than the host has make slow going; this many rounds find every deliberate fault.
 _ROUNDS = {"early_ack": ("4000",)}
+# Of a complaint of the kernel.
+_TRACE_LINES = 40
 # A guest takes a minute, on a busy host some.
 _TIMEOUT_S = 900
 # Shootdowns in the long form, after each of which others look for an old translation.
@@ -112,6 +115,15 @@ def selftests(folder: Path) -> dict[str, Path]:
     return built
 
 
+def _guest(tally: _Tally, *args: Any, **kwargs: Any) -> machine.GuestResult:
+    """``machine.run_script()``; what the kernel complained of meanwhile is a failure."""
+    guest = machine.run_script(*args, **kwargs)
+    if said := steps.complaints(guest.console):
+        after = guest.console.partition(said[0])[2].splitlines()[:_TRACE_LINES]
+        tally.check(False, f"the kernel complained: {said[0]}", "\n".join(after))
+    return guest
+
+
 def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
     """What a selftest said."""
     passed, failed, skipped = read_tap(guest.stdout)
@@ -135,8 +147,8 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
             continue
         words = [str(program), measure.DATA_DIR, *_ROUNDS.get(name, ())]
         try:
-            guest = machine.run_script(
-                image, words, data=disk, timeout=_TIMEOUT_S, cpus=_CPUS.get(name, 2),
+            guest = _guest(
+                tally, image, words, data=disk, timeout=_TIMEOUT_S, cpus=_CPUS.get(name, 2),
                 nodes=(256 * machine.MIB,) * 2 if name in _NEED_NODES else (), cache=cache,
             )  # fmt: skip
         except machine.GuestTimeout as error:
@@ -161,8 +173,8 @@ def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     prereq.ensure(prereq.FILE_SYSTEMS)
     program = selftests(temp)["luf_stale"]
     for name, script in _FILE_SYSTEMS.items():
-        guest = machine.run_script(
-            image, _mounted(program, script, "5"), memory="1G", timeout=_TIMEOUT_S, cache=cache
+        guest = _guest(
+            tally, image, _mounted(program, script, "5"), memory="1G", timeout=_TIMEOUT_S, cache=cache
         )
         _count(tally, f"luf_stale on {name}", guest)
 
@@ -170,8 +182,8 @@ def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 def _by_itself(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """What nobody may disturb."""
     words = [str(selftests(temp)["luf_stale"]), measure.DATA_DIR, "5", "swap in"]
-    guest = machine.run_script(
-        image, words, data=temp / "disk.ext4", nodes=(256 * machine.MIB,) * 2, timeout=_TIMEOUT_S, cache=cache
+    guest = _guest(
+        tally, image, words, data=temp / "disk.ext4", nodes=(256 * machine.MIB,) * 2, timeout=_TIMEOUT_S, cache=cache
     )
     _count(tally, "luf_stale", guest)
 
@@ -180,8 +192,8 @@ def _cma(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """luf_stale beside a CMA area from which page cache comes first: more than half of the memory."""
     prereq.ensure(prereq.FILE_SYSTEMS)
     script = _mounted(selftests(temp)["luf_stale"], _FILE_SYSTEMS["xfs"] + " CMA", "3")
-    guest = machine.run_script(
-        image, script, memory="512M", append=["cma=288M"], timeout=_TIMEOUT_S, cache=cache
+    guest = _guest(
+        tally, image, script, memory="512M", append=["cma=288M"], timeout=_TIMEOUT_S, cache=cache
     )
     _count(tally, "luf_stale", guest)
 
@@ -191,8 +203,8 @@ def _large_folios(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     prereq.ensure(prereq.FILE_SYSTEMS)
     programs = selftests(temp)
     for name in _LARGE_FOLIOS:
-        guest = machine.run_script(
-            image, _mounted(programs[name], _FILE_SYSTEMS["xfs"]), nodes=(512 * machine.MIB,) * 2,
+        guest = _guest(
+            tally, image, _mounted(programs[name], _FILE_SYSTEMS["xfs"]), nodes=(512 * machine.MIB,) * 2,
             append=[BRD], timeout=_TIMEOUT_S, cache=cache,
         )  # fmt: skip
         _count(tally, name, guest)
@@ -204,8 +216,8 @@ def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
     one = workload.select(["mapped-read"])[0]
     ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
     for args, parks in (((), True), (("quell=off",), False)):
-        guest = machine.run_script(
-            image, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=args,
+        guest = _guest(
+            tally, image, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=args,
             timeout=_TIMEOUT_S, cache=cache,
         )  # fmt: skip
         name = f"mapped-read in {memory}" + (f" with {args[0]}" if args else "")
@@ -254,8 +266,8 @@ def _surroundings(tally: _Tally, image: Path, cache: Cache) -> None:
     # which all blocks happen to be there most of the time has to reclaim too.
     ready = workload.prepare(one, machine.parse_memory("160M"), cache, {})
     for name, (script, memory, append) in _SURROUNDINGS.items():
-        guest = machine.run_script(
-            image, script.replace("WORK", shlex.join(ready.argv)), data=ready.data,
+        guest = _guest(
+            tally, image, script.replace("WORK", shlex.join(ready.argv)), data=ready.data,
             stage=ready.programs, memory=memory, append=append, timeout=_TIMEOUT_S, cache=cache,
         )  # fmt: skip
         parked = -1
@@ -281,15 +293,15 @@ def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
             {"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order"},
         ),
     ):
-        guest = machine.run_script(image, script, append=[param], cache=cache)
+        guest = _guest(tally, image, script, append=[param], cache=cache)
         found = set(re.findall(r"quell/(\w+)/enabled:1", guest.stdout))
         tally.check(found == on, f"{param} switches on {sorted(on)}", f"it is {sorted(found)}")
         if "luff" in param:
             said = guest.stdout + guest.console
             tally.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
     # Sizes that the administrator set at boot count as much as those set later.
-    guest = machine.run_script(
-        image, "cat /sys/kernel/mm/quell/folio_order/manual_sizes", append=["thp_anon=128K:always"],
+    guest = _guest(
+        tally, image, "cat /sys/kernel/mm/quell/folio_order/manual_sizes", append=["thp_anon=128K:always"],
         cache=cache,
     )  # fmt: skip
     found_sizes = guest.stdout.split()
@@ -329,7 +341,7 @@ def _excluded(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     program = selftests(temp)["luf_stale"]
     for name, (least, make) in _EXCLUDED.items():
         script = _mounted(program, _EXCLUDE.replace("MAKE", make), "1")
-        guest = machine.run_script(image, script, memory="1G", timeout=_TIMEOUT_S, cache=cache)
+        guest = _guest(tally, image, script, memory="1G", timeout=_TIMEOUT_S, cache=cache)
         files = guest.stdout.splitlines()
         good = guest.exit_code == 0 and len(files) >= least
         tally.check(good, name, f"{len(files)} files: {files}\n{guest.stderr}")
@@ -362,8 +374,8 @@ def _tracepoints(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         ("DATA", measure.DATA_DIR), ("EARLY", str(programs["early_ack"])),
     ):  # fmt: skip
         script = script.replace(word, text)
-    guest = machine.run_script(
-        image, script, data=disk, cpus=3, memory="1G", timeout=_TIMEOUT_S, cache=cache
+    guest = _guest(
+        tally, image, script, data=disk, cpus=3, memory="1G", timeout=_TIMEOUT_S, cache=cache
     )
     counts = dict(line.split() for line in guest.stdout.splitlines() if len(line.split()) == 2)
     silent = [name for name in names if int(counts.get(name, "0")) == 0]
@@ -389,8 +401,8 @@ def _top(tally: _Tally, image: Path, cache: Cache) -> None:
         "; mkdir -p /tmp/t && mount -t tracefs t /tmp/t && echo left: $(ls /tmp/t/instances)"
         " $(cat /tmp/t/events/enable)"
     )
-    guest = machine.run_script(
-        image, script, stage=ready.programs, memory="512M", timeout=_TIMEOUT_S, cache=cache
+    guest = _guest(
+        tally, image, script, stage=ready.programs, memory="512M", timeout=_TIMEOUT_S, cache=cache
     )
     start = guest.stdout.find("{\n")
     end = guest.stdout.rfind("}\nleft:") + 1
@@ -420,7 +432,7 @@ def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         # Who spins on a CPU that the host has not keeps the others from going on.
         rounds = _FULL_ROUNDS if cpus <= (os.cpu_count() or 1) else _FULL_ROUNDS // 1000
         words = [str(program), str(rounds)]
-        guest = machine.run_script(image, words, cpus=cpus, timeout=8 * 3600, cache=cache)
+        guest = _guest(tally, image, words, cpus=cpus, timeout=8 * 3600, cache=cache)
         _count(tally, f"early_ack on {cpus} CPUs", guest)
 
 

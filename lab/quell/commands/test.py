@@ -114,6 +114,8 @@ def run_part(
     except QuellError as error:
         lines = [f"{name}: {error.message}", error.detail, f"log: {error.log}" if error.log else ""]
         return CheckResult(0, 1, 0, "\n".join(line for line in lines if line))
+    if not result.passed + result.failed + result.skipped:
+        return CheckResult(0, 1, 0, f"{name}: nothing was tested\n{result.details}")
     return result
 
 
@@ -162,7 +164,8 @@ def main(args: argparse.Namespace) -> int:
             f"in {ui.duration(took)}",
             flush=True,
         )
-        if not (result.failed or args.build):
+        # What was all skipped for want of something shall run when that is there.
+        if result.passed and not (result.failed or args.build):
             summary.remember(cache, name, args.full, keys[name])
         # After each part: what ran is known even if the next one is interrupted.
         _write(parts, args)
