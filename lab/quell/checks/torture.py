@@ -253,9 +253,11 @@ exit 0
 """
 
 
-def _attack(bench: _Bench, attack: Attack, append: Sequence[str]) -> machine.GuestResult:
+def _attack(
+    bench: _Bench, attack: Attack, append: Sequence[str], times: int = 1
+) -> machine.GuestResult:
     suite = ("kunit.enable=1", f"kunit.filter_glob={attack.suite}", "loglevel=7") if attack.suite else ()
-    return bench.script(attack, [*append, *suite], attack.limit * steps.patience())
+    return bench.script(attack, [*append, *suite], times * attack.limit * steps.patience())
 
 
 def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
@@ -277,7 +279,8 @@ def _no_mutant(bench: _Bench, which: str) -> tuple[bool, str]:
     """The same attack on the kernel as it is: what it finds there it does not find because of a fault."""
     name = f"{which}, no fault"
     try:
-        guest = _attack(bench, ATTACKS[which], ())
+        # Nothing ends it before all of it is done.
+        guest = _attack(bench, ATTACKS[which], (), 4)
     except machine.GuestTimeout as error:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
