@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import prereq, proc, source
+from quell import build, machine, prereq, source
 from quell.checks import Case, CheckResult, lab
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
@@ -131,11 +131,12 @@ def _record(cache: Cache, name: str, full: bool) -> Path:
 def _system(cache: Cache) -> str:
     """What a result depends on besides ``inputs``: the kernel source, compiler, linker and QEMU."""
     origin = source.present_source(cache)
-    tools = [
-        proc.run([tool, "--version"], timeout=30).stdout.partition("\n")[0]
-        for tool in ("gcc", "ld", "qemu-system-x86_64") if prereq.which(tool)
-    ]  # fmt: skip
-    return "; ".join([origin.key if origin else "no source", *tools])
+    parts = [origin.key if origin else "no source"]
+    if prereq.which("gcc") and prereq.which("ld"):
+        parts.append(build.compiler_version())
+    if prereq.which("qemu-system-x86_64"):
+        parts.append(machine.qemu_version())
+    return "; ".join(parts)
 
 
 def remember(cache: Cache, name: str, full: bool, key: str) -> None:
