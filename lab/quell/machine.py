@@ -52,6 +52,10 @@ _OOPS_LINES = 40
 # QEMU 7.2 now and then crashes under TCG while a guest with several CPUs sets up
 # its PCI devices. Nothing has been measured by then: the guest is booted again.
 _BOOT_TRIES = 3
+# With a thread for each CPU TCG now and then keeps the translation of an instruction that
+# was patched meanwhile. An int3 that the memory does not hold any more is no crash of the
+# kernel's: stock Linux has it, too, one thread for all CPUs has not.
+_INT3_OOPS = re.compile(r"\bOops: int3\b(?:.*\n)*?(?:\[[ \d.]+\] )?Code:(.*) <")
 # Longest kernel command line that x86 takes (COMMAND_LINE_SIZE), less its NUL.
 _CMDLINE_MAX = 2047
 _PR_SET_PDEATHSIG = 1
@@ -72,6 +76,10 @@ class GuestError(QuellError):
 
 class GuestPanic(GuestError):
     """The guest's kernel crashed; the detail shows its oops."""
+
+
+class StaleCode(GuestPanic):
+    """The guest's kernel crashed of an int3 that was not in its memory any more."""
 
 
 class QemuCrash(GuestError):
@@ -466,7 +474,8 @@ def supervise(
 ) -> str:
     """Run QEMU until it ends by itself, or ``cut`` says to cut its power; the console's text.
 
-    Raises GuestPanic with the oops when the console shows one, GuestTimeout
+    Raises GuestPanic with the oops when the console shows one, StaleCode (with
+    ``fail_on_oops=False``, too) when that was not the kernel's fault, GuestTimeout
     at a limit (each names the console log), GuestError when QEMU itself fails
     (QemuCrash if it crashed before the guest said anything).
     QEMU is gone when this returns or raises.
@@ -502,15 +511,18 @@ def supervise(
                 raise _timeout("the command in the guest did not end", limits.run, console)
     text = _text(console)
     oops = find_oops(text)
-    if oops and fail_on_oops:
-        raise GuestPanic(
+    int3 = _INT3_OOPS.search("\n".join(oops))
+    stale = int3 is not None and not int3[1].endswith("cc")
+    if oops and (fail_on_oops or stale):
+        kind = StaleCode if stale else GuestPanic
+        raise kind(
             f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console
         )
     if child.returncode not in (0, None) and not oops:
         detail = proc.tail(_text(qemu_log), 10) if not terminal else ""
         crashed = child.returncode < 0 and booted is None and _size(frames) == 0
-        kind = QemuCrash if crashed else GuestError
-        raise kind(f"QEMU {proc.how_ended(child.returncode)}", detail=detail, log=qemu_log)
+        fault = QemuCrash if crashed else GuestError
+        raise fault(f"QEMU {proc.how_ended(child.returncode)}", detail=detail, log=qemu_log)
     return text
 
 
@@ -577,8 +589,6 @@ def boot(
     files = _Channels(
         rundir / "console.log", rundir / "frames", rundir / "stdout", rundir / "stderr"
     )
-    for path in (files.console, files.frames, files.stdout, files.stderr):
-        path.write_bytes(b"")
     start = time.monotonic()
     with ExitStack() as stack:
         channels = files
@@ -603,6 +613,8 @@ def boot(
         tries = _BOOT_TRIES if machine.accel == "tcg" else 1
         while True:
             tries -= 1
+            for path in (files.console, files.frames, files.stdout, files.stderr):
+                path.write_bytes(b"")
             try:
                 console = supervise(
                     argv,
@@ -619,6 +631,10 @@ def boot(
                 if not tries:
                     raise
                 ui.note(f"{error.message} while the guest booted; booting it again")
+            except StaleCode:
+                if not tries or live or terminal or cut is not None:
+                    raise
+                ui.note("QEMU ran code that was not in memory any more; booting the guest again")
     oops = find_oops(console)
     result = GuestResult(
         exit_code=-1,
