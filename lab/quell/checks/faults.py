@@ -186,13 +186,18 @@ done
     ),
     Fault(
         "swap is full", memory="160M", append=("brd.rd_size=16384",),
-        prepare="mkswap /dev/ram0 >/dev/null; swapon /dev/ram0; echo 200 > /proc/sys/vm/swappiness",
-        # Each holds 2 MB of random content, in pages that can be swapped; the first that finds
-        # no room in swap any more is the last.
+        prepare="""
+mkswap /dev/ram0 >/dev/null; swapon /dev/ram0; echo 200 > /proc/sys/vm/swappiness
+H=/sys/fs/cgroup/hold; mkdir $H
+""",
+        # Each holds 2 MB of random content in pages that can only be swapped, and a group of their
+        # own, from which they are reclaimed: else it could be page cache that has to go. The
+        # first that finds no room in swap any more is the last.
         event="""
 held=0 free=16384
 while [ $held -lt 24 ] && [ $free -gt 256 ]; do
-	head -c 2M /dev/urandom > /dev/shm/hold.$held
+	sh -c "echo 0 > $H/cgroup.procs; exec head -c 2M /dev/urandom" > /dev/shm/hold.$held
+	echo 2M > $H/memory.reclaim 2>/dev/null
 	held=$((held + 1))
 	while read name value unit; do [ $name = SwapFree: ] && free=$value; done < /proc/meminfo
 	sleep 0.2
