@@ -811,6 +811,22 @@ static void folio_order_count_test(struct kunit *test)
 	t->folio->private = NULL;
 }
 
+/* Who walks while the process ends would be the one to tear it down. */
+static void folio_order_left_test(struct kunit *test)
+{
+	struct charge_test *t = test->priv;
+	struct folio_order_recount recount = {};
+	struct mm_walk walk = { .mm = t->mm, .vma = &t->vma, .private = &recount };
+	pmd_t none = __pmd(0);
+
+	mmget(t->mm);
+	KUNIT_EXPECT_EQ(test, 0,
+			folio_order_recount_pmd(&none, CHARGE_START, t->vma.vm_end, &walk));
+	mmput(t->mm);
+	KUNIT_EXPECT_EQ(test, -EAGAIN,
+			folio_order_recount_pmd(&none, CHARGE_START, t->vma.vm_end, &walk));
+}
+
 static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(folio_order_state_test),
 	KUNIT_CASE(folio_order_choose_test),
@@ -837,6 +853,7 @@ static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(folio_order_epoch_test),
 	KUNIT_CASE(folio_order_zap_test),
 	KUNIT_CASE(folio_order_count_test),
+	KUNIT_CASE(folio_order_left_test),
 	{}
 };
 
