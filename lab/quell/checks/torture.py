@@ -73,9 +73,10 @@ class Attack:
 ATTACKS = {
     "LUF": Attack(
         (
-            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA MANY open", "luf_stale DATA 4 drain",
-            "luf_stale DATA 4 own", "luf_stale DATA 4 kept", "security DATA 2 memory",
-            "luf_stale DATA 4", "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
+            "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA MANY open",
+            "luf_stale DATA MANY private", "luf_stale DATA 4 drain", "luf_stale DATA 4 own",
+            "luf_stale DATA 4 kept", "security DATA 2 memory", "luf_stale DATA 4",
+            "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
     ),
     "RMAP": Attack(

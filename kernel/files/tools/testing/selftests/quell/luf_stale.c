@@ -336,6 +336,8 @@ static void run(const struct test *t)
 	read_file(QUELL_SYSFS "luf/lot_pages", lot_pages, sizeof(lot_pages));
 	if (t->lot_pages)
 		write_file(QUELL_SYSFS "luf/lot_pages", t->lot_pages);
+	/* What is changed flushes, however long it takes to change it. */
+	hold_windows();
 
 	for (int i = 0; i < rounds; i++) {
 		struct reader r = { 0 };
@@ -360,6 +362,7 @@ static void run(const struct test *t)
 		wrong += atomic_load(&r.wrong);
 		munmap((void *)r.map, SIZE);
 	}
+	release_windows();
 	write_file(QUELL_SYSFS "luf/lot_pages", lot_pages);
 	/* A folio that is busy at the moment may be missed, most may not. */
 	tap_result(!stale && !wrong && parked >= rounds * PAGES / 2,
