@@ -587,9 +587,14 @@ static void luf_free_batch(struct folio_batch *fbatch)
 /* What is freed before anybody else may run. */
 #define LUF_RELEASE_BATCH	256
 
+static void luf_release_rest(struct work_struct *work);
+static DECLARE_WORK(luf_rest_work, luf_release_rest);
+static struct workqueue_struct *luf_wq;
+
 /*
  * Give back @want pages, or a bit more, that are settled up to @settled on node
- * @nid. Returns how many these are. May sleep.
+ * @nid; a worker gives back the rest, since nothing is saved by holding pages that
+ * are settled. Returns how many these are. May sleep.
  */
 static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 {
@@ -612,6 +617,8 @@ static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 		released += nr_pages;
 		cond_resched();
 	} while (nr_pages && released < want);
+	if (nr_pages)
+		queue_work(luf_wq, &luf_rest_work);
 	return released;
 }
 
@@ -637,6 +644,14 @@ static unsigned long luf_drain_aged(int nid, unsigned long want)
 	nr_pages = luf_release(nid, settled, want);
 	count_vm_events(LUF_RELEASE_AGED, nr_pages);
 	return nr_pages;
+}
+
+static void luf_release_rest(struct work_struct *work)
+{
+	int nid;
+
+	for_each_node_state(nid, N_MEMORY)
+		luf_drain_aged(nid, ULONG_MAX);
 }
 
 /*
@@ -695,7 +710,6 @@ static u64 luf_stale_label;
 /* The newest label that was given out. */
 static u64 luf_owed;
 static bool luf_stale_armed;
-static struct workqueue_struct *luf_wq;
 
 static void luf_close_windows(struct work_struct *work);
 static DECLARE_DELAYED_WORK(luf_stale_work, luf_close_windows);
@@ -1188,7 +1202,7 @@ void __luf_write_fault(struct mm_struct *mm)
 
 /* --- Hooks of what wants memory --------------------------------------------- */
 
-/* An allocation of one page does not free more; kswapd or the next one will. */
+/* An allocation of one page does not free more; luf_rest_work does. */
 #define LUF_ALLOC_BATCH	128
 
 /**
