@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from quell import prereq, proc, ui
+from quell import prereq, proc, toolchain, ui
 from quell import tree as quell_tree
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space, write_atomic
-from quell.source import Source
+from quell.sides import Side
+from quell.source import Source, get_source, user_tree
 
 # Raised when finished kernels of an older lab can no longer be used.
 _FORMAT = 1
@@ -65,15 +66,29 @@ KERNELS = {
     "quell": Spec(("lab.config", "quell.config"), True),
     "stock-keys": Spec(("lab.config", "static-keys.config"), False),
     "quell-keys": Spec(("lab.config", "quell.config", "static-keys.config"), True),
-    "debug": Spec(("lab.config", "quell.config", "debug.config"), True),
-    "sanitize": Spec(("lab.config", "quell.config", "sanitize.config"), True),
-    "kcsan": Spec(("lab.config", "quell.config", "kcsan.config"), True),
-    "kcsan-stock": Spec(("lab.config", "kcsan.config"), False),
+    "debug": Spec(("lab.config", "quell.config", "ext4.config", "debug.config"), True),
+    "sanitize": Spec(("lab.config", "quell.config", "ext4.config", "sanitize.config"), True),
+    "kcsan": Spec(("lab.config", "quell.config", "ext4.config", "kcsan.config"), True),
+    "kcsan-stock": Spec(("lab.config", "ext4.config", "kcsan.config"), False),
     "stock-kvm": Spec(("lab.config", "kvm.config"), False),
     "quell-kvm": Spec(("lab.config", "quell.config", "kvm.config"), True),
     "stock-kunit": Spec(("lab.config", "kunit.config"), False),
     "quell-kunit": Spec(("lab.config", "quell.config", "kunit.config"), True),
 }
+# Those of trees that a side named, in this process.
+_TREES: dict[str, Spec] = {}
+# NAME-ext4 is the kernel NAME without other file systems on disks. Both are made in one work
+# folder, so that adding the file systems compiles little but them.
+EXT4 = "-ext4"
+
+
+def _spec(name: str) -> Spec:
+    """What a kernel is made of; UsageError for one that there is not."""
+    base = name.removesuffix(EXT4)
+    spec = _TREES.get(base) or KERNELS.get(base)
+    if spec is None:
+        raise UsageError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
+    return spec if base == name else Spec((*spec.fragments, "ext4.config"), spec.quell)
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,34 @@ def build_kernels(
     return {name: _build(name, source, cache, kernel_part or quell_tree.kernel_dir()) for name in names}
 
 
+def build_kernel(which: str, variant: str, source: Source, cache: Cache) -> Kernel:
+    """The kernel of a side: "stock" or "quell" from ``source``, or that of a tree's folder as it is.
+
+    ``variant`` is added to the name: "-keys" for the kernels that count instructions, or EXT4.
+    """
+    if which in ("stock", "quell"):
+        return build_kernels(source, (which + variant,), cache)[which + variant]
+    own = user_tree(Path(which), cache, quell=True)
+    base = "quell" if (own.tree / "mm/Kconfig.quell").exists() else "stock"
+    name = f"tree-{hashlib.sha256(which.encode()).hexdigest()[:8]}"
+    _TREES[name + variant.removesuffix(EXT4)] = Spec(_spec(base + variant.removesuffix(EXT4)).fragments, False)
+    return build_kernels(own, (name + variant,), cache)[name + variant]
+
+
+def for_sides(
+    tree: Path | None, cache: Cache, sides: Sequence[Side], ext4: bool = True, deterministic: bool = False
+) -> tuple[Source, dict[str, Kernel]]:
+    """The kernel source (Debian's or the user's ``tree``), and the kernel of each side by name.
+
+    ``ext4``: no other file system on disks is needed. ``deterministic``: kernels for counting instructions.
+    """
+    prereq.ensure()
+    origin = get_source(cache, tree)
+    variant = ("-keys" if deterministic else "") + (EXT4 if ext4 else "")
+    kernels = {name: build_kernel(name, variant, origin, cache) for name in dict.fromkeys(s.kernel for s in sides)}
+    return origin, {side.name: kernels[side.kernel] for side in sides}
+
+
 def finished_kernel(
     name: str, source: Source, cache: Cache | None = None, kernel_part: Path | None = None
 ) -> Kernel | None:
@@ -176,13 +219,13 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
         source_key=record["source_key"],
         compiler=record["compiler"],
         key=key,
-        build_dir=Work(cache.work / name).obj,
+        build_dir=Work(cache.work / name.removesuffix(EXT4)).obj,
     )
 
 
 def fragments(name: str, kernel_part: Path) -> str:
     """The configuration that is asked for the kernel ``name``."""
-    return "\n".join(fragment(one, kernel_part) for one in KERNELS[name].fragments)
+    return "\n".join(fragment(one, kernel_part) for one in _spec(name).fragments)
 
 
 def fragment(file: str, kernel_part: Path) -> str:
@@ -196,13 +239,12 @@ def fragment(file: str, kernel_part: Path) -> str:
 
 def compiler_version() -> str:
     """The first lines of ``gcc --version`` and ``ld --version``."""
-    versions = [proc.run([tool, "--version"]).stdout.splitlines()[0] for tool in ("gcc", "ld")]
-    return "; ".join(versions)
+    return f"{toolchain.version('gcc')}; {toolchain.version('ld')}"
 
 
 def _key(name: str, source: Source, kernel_part: Path) -> str:
     parts = [str(_FORMAT), name, source.key, fragments(name, kernel_part), compiler_version()]
-    if KERNELS[name].quell:
+    if _spec(name).quell:
         parts.append(_quell_part(kernel_part).digest())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -218,23 +260,22 @@ def _quell_part(kernel_part: Path) -> quell_tree.KernelPart:
 
 
 def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel:
-    if name not in KERNELS:
-        raise UsageError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
+    spec, base = _spec(name), name.removesuffix(EXT4)
     check_host(cache)
     prereq.ensure(prereq.BUILD)
     key = _key(name, source, kernel_part)
     kernel = _load(cache, name, key)
     if kernel is not None:
         return kernel
-    with cache.lock(f"build-{name}"):
+    with cache.lock(f"build-{base}"):
         kernel = _load(cache, name, key)  # another quell may just have built it
         if kernel is not None:
             return kernel
-        work = prepare(name, source, cache, kernel_part, quell=KERNELS[name].quell)
-        log = cache.logs / f"build-{name}.log"
+        work = prepare(base, source, cache, kernel_part, quell=spec.quell)
+        log = cache.logs / f"build-{base}.log"
         log.unlink(missing_ok=True)
-        config = configure(work.src, work.obj, fragments(name, kernel_part), name, cache, log)
-        steps = _make_image(name, source, work, cache, log)
+        config = configure(work.src, work.obj, fragments(name, kernel_part), base, cache, log)
+        steps = _make_image(base, source, work, cache, log)
         work.write_state(steps=steps)
         _keep(name, key, source, work, cache, config)
     kernel = _load(cache, name, key)
@@ -330,13 +371,7 @@ def clean_env() -> list[str]:
 
 def ccache_env(src: Path, cache: Cache) -> list[str]:
     """Settings for env(1): the compiler cache for what is compiled below ``src``."""
-    return [
-        f"CCACHE_DIR={cache.ccache}",
-        f"CCACHE_BASEDIR={src}",
-        "CCACHE_NOHASHDIR=1",
-        "CCACHE_MAXSIZE=4G",
-        "LC_ALL=C",
-    ]
+    return [f"{name}={value}" for name, value in toolchain.ccache(src, cache).items()]
 
 
 def make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:

@@ -58,7 +58,7 @@ CONFIG_VM_EVENT_COUNTERS=y
 _BASES: Mapping[str, Sequence[str] | str | None] = {
     "lab": ("lab.config",),
     "quell": ("lab.config", "quell.config"),
-    "debug": ("lab.config", "quell.config", "debug.config"),
+    "debug": ("lab.config", "quell.config", "ext4.config", "debug.config"),
     "none": "",
     "small": _SMALL,
     "def": None,

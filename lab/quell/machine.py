@@ -23,6 +23,7 @@ import re
 import shlex
 import shutil
 import signal
+import string
 import subprocess
 import sys
 import tempfile
@@ -35,8 +36,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from quell import measure, proc, ui
+from quell import proc, toolchain, ui
+from quell.disks import Disk
 from quell.errors import QuellError, UsageError
+from quell.frames import DATA_DIR, Frames, FramesError, STAGE_DIR, parse_frames
 from quell.paths import Cache, atomic_dir, write_atomic
 
 MIB = 1 << 20
@@ -49,6 +52,8 @@ PROBE_TIMEOUT_S = 15.0
 _OOPS_GRACE_S = 1.5
 _POLL_S = 0.03
 _OOPS_LINES = 40
+# As in guest/runner.c.
+MAX_DISKS = 15
 # QEMU 7.2 now and then crashes under TCG while a guest with several CPUs sets up
 # its PCI devices. Nothing has been measured by then: the guest is booted again.
 _BOOT_TRIES = 3
@@ -141,12 +146,13 @@ class Machine:
 class Job:
     """A command for the guest.
 
-    ``env`` is its whole environment. ``data`` is an ext4 image (a file of the
-    host, never written to) that the guest mounts at ``measure.DATA_DIR``, from
-    a RAM disk if ``ram``. ``stage`` are programs of the host that the guest copies
-    to ``measure.STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
+    ``env`` is its whole environment. ``data`` is an image by one of ``disks.MAKERS``
+    (a file of the host, never written to) that the guest mounts at ``DATA_DIR``,
+    from a RAM disk if ``ram``. ``stage`` are programs of the host that the guest copies
+    to ``STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
     files of the guest (/sys, /proc) to what is written to them before the command
-    starts.
+    starts. ``disks`` are attached in this order, behind ``data``: the first is /dev/vda, or
+    /dev/vdb with ``data``.
     """
 
     argv: Sequence[str]
@@ -156,6 +162,7 @@ class Job:
     ram: bool = False
     stage: Sequence[Path] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
+    disks: Sequence[Disk] = ()
 
     def encode(self, terminal: tuple[int, int] | None = None) -> bytes:
         """The job as the runner reads it; ``terminal`` is (rows, columns) of a terminal."""
@@ -166,6 +173,12 @@ class Job:
             pairs.append(("data", "vda"))
             if self.ram:
                 pairs.append(("ram", "1"))
+        if len(self.disks) > MAX_DISKS:
+            raise UsageError(f"a guest takes up to {MAX_DISKS} disks, not {len(self.disks)}")
+        letters = string.ascii_lowercase[0 if self.data is None else 1 :]
+        for letter, disk in zip(letters, self.disks):
+            if disk.target:
+                pairs.append(("disk", f"vd{letter}:{disk.filesystem}:{disk.target}"))
         pairs += [("stage", str(path)) for path in self.stage]
         pairs += [("write", f"{path}={value}") for path, value in self.writes.items()]
         if terminal is not None:
@@ -198,18 +211,25 @@ class GuestResult:
     console: str
     seconds: float
     signal: int | None = None
-    frames: measure.Frames | None = None
+    frames: Frames | None = None
     warnings: tuple[str, ...] = ()
     oops: tuple[str, ...] = ()
 
 
 def parse_memory(text: str) -> int:
     """Bytes of a size such as ``256M`` or ``1G`` (a bare number is MiB); UsageError otherwise."""
-    match = re.fullmatch(r"(\d+)([KMGkmg]?)i?[Bb]?", text.strip())
+    match = re.fullmatch(r"([0-9]{1,12})([KMGkmg]?)i?[Bb]?", text.strip())
     if not match:
         raise UsageError(f"'{text}' is not a size; write for example 256M or 1G")
     unit = {"k": 1 << 10, "m": MIB, "": MIB, "g": 1 << 30}[match[2].lower()]
     return int(match[1]) * unit
+
+
+def parse_cpus(text: str) -> int:
+    """A number of guest CPUs; UsageError otherwise."""
+    if not re.fullmatch(r"[0-9]{1,4}", text):
+        raise UsageError(f"--cpus should be numbers such as 2 or 2,4, not '{text}'")
+    return int(text)
 
 
 def format_memory(count: int) -> str:
@@ -339,6 +359,7 @@ def command_line(
     *,
     data: Path | None = None,
     ram: bool = False,
+    disks: Sequence[Disk] = (),
     virtme: Sequence[str] | None = None,
 ) -> list[str]:
     """QEMU's whole command line; ``virtme`` (for tests) is virtme-ng's instead of asking it."""
@@ -380,6 +401,9 @@ def command_line(
     if data is not None:
         qemu += ["-drive", f"if=none,id=data,file={_escape(data)},format=raw,snapshot=on"]
         qemu += ["-device", "virtio-blk-pci,drive=data"]
+    for number, disk in enumerate(disks):
+        qemu += ["-drive", f"if=none,id=disk{number},file={_escape(disk.image)},format={disk.format},snapshot=on"]
+        qemu += ["-device", f"virtio-blk-pci,drive=disk{number}"]
     if "-no-reboot" not in qemu:
         qemu.append("-no-reboot")
 
@@ -580,7 +604,7 @@ def boot(
 
     Raises UsageError when the command or its directory does not exist in the
     guest, GuestPanic, GuestTimeout, GuestError (see ``supervise``), and
-    measure.FramesError when what the guest sent is truncated.
+    FramesError when what the guest sent is truncated.
     """
     rundir = rundir.absolute()
     size = shutil.get_terminal_size()
@@ -608,6 +632,7 @@ def boot(
             channels,
             data=job.data,
             ram=job.ram,
+            disks=job.disks,
         )
         (rundir / "qemu.cmd").write_text(shlex.join(argv) + "\n")
         tries = _BOOT_TRIES if machine.accel == "tcg" else 1
@@ -646,8 +671,8 @@ def boot(
         oops=oops,
     )
     try:
-        frames = measure.parse_frames(files.frames.read_bytes())
-    except measure.FramesError as error:
+        frames = parse_frames(files.frames.read_bytes())
+    except FramesError as error:
         if oops or cut is not None:
             return result
         error.log = files.console
@@ -656,7 +681,7 @@ def boot(
     return finish(result, frames, job, files.console)
 
 
-def finish(result: GuestResult, frames: measure.Frames, job: Job, log: Path) -> GuestResult:
+def finish(result: GuestResult, frames: Frames, job: Job, log: Path) -> GuestResult:
     """The result with what the guest said about the command's end; the errors of ``boot``."""
     if frames.failure is not None:
         raise GuestError(f"the guest could not be prepared: {frames.failure}", log=log)
@@ -756,7 +781,7 @@ def host_cpu() -> str:
 @functools.cache
 def qemu_version() -> str:
     """QEMU's version, such as "7.2.22"."""
-    first = proc.run(["qemu-system-x86_64", "--version"], timeout=30).stdout.partition("\n")[0]
+    first = toolchain.version("qemu-system-x86_64")
     match = re.search(r"version (\S+)", first)
     return match[1] if match else first
 
@@ -825,6 +850,7 @@ def run_script(
     accel: str = "auto",
     data: Path | None = None,
     stage: Sequence[Path] = (),
+    disks: Sequence[Disk] = (),
     env: Mapping[str, str] | None = None,
     fail_on_oops: bool = True,
     boot_timeout: float | None = None,
@@ -838,10 +864,10 @@ def run_script(
     ``script`` is a line for /bin/sh, or a list of words to run as they are.
     ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the
     console). ``timeout`` in seconds is the script's; a boot has its own limit.
-    ``data`` is an ext4 image, mounted at ``measure.DATA_DIR``; ``stage`` as in Job, ``nodes``
-    as in Machine (they make up the memory). The host's root is the guest's, writes are discarded. With ``fail_on_oops=False`` a crash
-    is not an error: see ``GuestResult.oops``. Errors as in ``boot``; the
-    console log that they name is kept in the cache's logs.
+    ``data``, ``stage`` and ``disks`` are as in Job, ``nodes`` as in Machine (they
+    make up the memory). The host's root is the guest's, writes are discarded.
+    With ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``.
+    Errors as in ``boot``; the console log that they name is kept in the cache's logs.
     """
     cache = cache or Cache()
     name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache).name
@@ -854,7 +880,7 @@ def run_script(
         nodes=tuple(nodes),
     )
     argv = ["/bin/sh", "-c", script] if isinstance(script, str) else list(script)
-    job = Job(argv, data=data, stage=stage)
+    job = Job(argv, data=data, stage=stage, disks=disks)
     if env is not None:
         job = replace(job, env=env)
     with tempfile.TemporaryDirectory(prefix="guest-", dir=cache.folder("run")) as temp:

@@ -8,13 +8,14 @@ The table in ``docs/switches.md`` lists them. Each has a section of five items
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell.errors import QuellError
+from quell.errors import QuellError, UsageError
 from quell.paths import repo_root
 
 KEYS = ("Does", "Costs", "Helps", "Switches", "Counters")
@@ -70,6 +71,34 @@ def load(docs: Path | None = None) -> list[Mechanism]:
             )
         found.append(Mechanism(name, whose, f"docs/{page}", items))
     return found
+
+
+@functools.cache
+def _stock() -> dict[str, bool]:
+    """The mechanisms, and whether stock Linux has them."""
+    return {one.name: not one.whose.startswith("Quell") for one in load()}
+
+
+def switched(value: str) -> dict[str, bool]:
+    """Which mechanisms ``quell=VALUE`` switches on, read as the kernel (mm/quell.c) reads it.
+
+    UsageError for a word that names no mechanism.
+    """
+    stock = _stock()
+    words = [word for word in value.split(",") if word]
+    # A name as the first word means off,NAME.
+    if words and words[0] not in ("on", "off") and not words[0].startswith("-"):
+        words.insert(0, "off")
+    on = dict.fromkeys(stock, True)
+    for word in words:
+        name = word.removeprefix("-")
+        if word in ("on", "off"):
+            on = dict.fromkeys(stock, True) if word == "on" else dict(stock)
+        elif name in stock:
+            on[name] = not word.startswith("-")
+        else:
+            raise UsageError(f"quell= knows no '{word}'; its words are on, off, {', '.join(stock)}, and -NAME")
+    return on
 
 
 def _section(text: str, title: str) -> str | None:

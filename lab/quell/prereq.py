@@ -58,11 +58,11 @@ VM = (
     Prerequisite("mkfs.ext4", "e2fsprogs", "makes the workloads' disks"),
 )
 FILE_SYSTEMS = (
-    Prerequisite("mkfs.xfs", "xfsprogs", "tests lazy unmap flush on XFS"),
-    Prerequisite("mkfs.btrfs", "btrfs-progs", "tests lazy unmap flush on Btrfs"),
-    Prerequisite("mkfs.f2fs", "f2fs-tools", "tests lazy unmap flush on F2FS"),
-    Prerequisite("mkfs.erofs", "erofs-utils", "tests lazy unmap flush on EROFS"),
-    Prerequisite("mksquashfs", "squashfs-tools", "tests lazy unmap flush on SquashFS"),
+    Prerequisite("mkfs.xfs", "xfsprogs", "makes disks of XFS"),
+    Prerequisite("mkfs.btrfs", "btrfs-progs", "makes disks of Btrfs"),
+    Prerequisite("mkfs.f2fs", "f2fs-tools", "makes disks of F2FS"),
+    Prerequisite("mkfs.erofs", "erofs-utils", "makes disks of EROFS"),
+    Prerequisite("mksquashfs", "squashfs-tools", "makes disks of SquashFS"),
 )
 SELFTESTS = (
     Prerequisite("/usr/include/sys/capability.h", "libcap-dev", "compiles the kernel's selftests"),

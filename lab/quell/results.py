@@ -1,31 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kept results: one folder per comparison, its result.json described in docs/results.md."""
+"""Results of comparisons: their form (docs/results.md), where they are kept, how they are read."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import re
-import subprocess
-import time
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
-from quell import machine, workload
-from quell.errors import QuellError
-from quell.paths import Cache, repo_root, write_atomic
+from quell import machine, version
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, require_space, write_atomic
 
 # Raised with every change that a reader of the old form would misread.
-VERSION = 1
+VERSION = 2
 SCHEMA = f"quell.results/{VERSION}"
+FILE = "result.json"
+# Files of earlier versions; nothing reads them any more.
+_OLD_FILES = ("ladder.json", "sizes.json")
 
 TIMES = {
     "kvm": "times are those of this machine's CPU",
     "tcg": "times are emulated: only their direction means something; counts carry over",
     "deterministic": "times are guest instructions, one per ns, on a RAM disk: work, not seconds",
+    "here": "times are this machine's",
 }
 
 
@@ -33,145 +37,138 @@ class ResultError(QuellError):
     """A kept result cannot be read."""
 
 
-def new_folder(cache: Cache) -> Path:
-    """A new folder under the cache's results, named by the time (UTC)."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for number in range(1, 1000):
-        folder = cache.results / (stamp if number == 1 else f"{stamp}-{number}")
-        try:
-            folder.mkdir()
-            return folder
-        except FileExistsError:
-            continue
-    raise QuellError(f"no folder for the result can be made in {cache.results}")
+@contextmanager
+def new_folder(cache: Cache) -> Iterator[Path]:
+    """A new folder for a result, named by the time (UTC).
+
+    The folder is removed when the comparison is interrupted, and stays when a run fails.
+    """
+    require_space(cache.results, 64 << 20, "keeping the result")
+    folder = cache.results / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+    folder.mkdir()
+    try:
+        yield folder
+    except (KeyboardInterrupt, OSError, UsageError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
-def save(folder: Path, result: Mapping[str, Any], name: str = "result.json") -> Path:
-    """Write ``result`` as the file ``name`` in ``folder``, whole or not at all."""
-    path = folder / name
-    write_atomic(path, json.dumps(result, indent=1) + "\n")
+def save(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Write ``result`` into ``folder``, whole or not at all."""
+    path = folder / FILE
+    write_atomic(path, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return path
+
+
+# --- reading ----------------------------------------------------------------
+
+_Text = dict[str, str]
+_Summary = TypedDict("_Summary", {"median": float, "min": float, "max": float, "runs": list[float]})
+_Against = TypedDict("_Against", {"ratio": float | None, "p": float | None, "verdict": str | None})
+_Ends = TypedDict("_Ends", {"from": float | None, "to": float | None, "ratio": float | None})
+_Figure = TypedDict("_Figure", {
+    "title": str, "unit": str, "better": Literal["less", "more"], "source": Literal["metric", "counter", "program"],
+    "carries_over": bool, "sides": dict[str, _Summary | None], "against": dict[str, _Against],
+})  # fmt: skip
+_Side = TypedDict("_Side", {
+    "name": str, "title": str, "kernel": str, "parameters": list[str], "release": str, "config_hash": str, "key": str,
+})  # fmt: skip
+_Comparison = TypedDict("_Comparison", {
+    "name": str, "workload": str, "summary": str, "version": int | None, "cpus": int, "memory_kb": int,
+    "command": list[str], "options": list[str], "figures": dict[str, _Figure], "matters": list[str],
+    "shown": list[str], "exit_codes": dict[str, list[int]], "notes": list[str],
+})  # fmt: skip
+_Published = TypedDict("_Published", {
+    "id": str, "work": str, "source": str, "conditions": str, "workload": str, "cpus": int, "figure": str,
+    "from": str, "to": str, "theirs": _Ends, "ours": _Ends, "direction": str, "why": str,
+})  # fmt: skip
+_Environment = TypedDict("_Environment", {
+    "date": str, "quell": str, "series_hash": str, "kernel_source": str, "accelerator": _Text, "deterministic": bool,
+    "runs": int, "qemu": str, "compiler": str, "host": dict[str, str | int],
+})  # fmt: skip
+Result = TypedDict("Result", {
+    "schema": str, "preset": str, "environment": _Environment, "sides": list[_Side],
+    "comparisons": list[_Comparison], "published": list[_Published], "notes": list[str],
+})  # fmt: skip
 
 
 def load(path: Path) -> dict[str, Any]:
     """A result from its file or folder.
 
-    ResultError when it cannot be read, is no result, or is of another version.
+    ResultError when the file cannot be read, is no result, is damaged, or is of another version.
     """
-    file = path / "result.json" if path.is_dir() else path
-    parts = {"environment": dict, "comparisons": list}
-    return read(file, "result", SCHEMA, "quell compare", parts)
+    import msgspec
 
-
-def read(
-    file: Path, what: str, schema: str, command: str, parts: Mapping[str, type]
-) -> dict[str, Any]:
-    """What ``command`` wrote to ``file``: an object of this ``schema`` ("NAME/VERSION").
-
-    ``parts`` are keys that it must have, by type. ResultError, which calls it
-    ``what``, when it cannot be read, is something else, or of another version.
-    """
-    name, _, version = schema.partition("/")
+    file = path / FILE if path.is_dir() else path
+    for name in _OLD_FILES:
+        if file.name == name or (not file.exists() and (path / name).exists()):
+            raise ResultError(f"{path} was kept by an older quell, which wrote {name}; measure again")
     try:
-        found = json.loads(file.read_text())
+        found = msgspec.json.decode(file.read_bytes())
     except OSError as error:
-        raise ResultError(f"the {what} {file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+        raise ResultError(f"the result {file} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ResultError(f"{file} is no JSON: {error}") from error
     given = found.get("schema") if isinstance(found, dict) else None
-    match = re.fullmatch(rf"{re.escape(name)}/(\d+)", given) if isinstance(given, str) else None
-    if not match:
-        raise ResultError(f"{file} is no result of {command}")
-    if match[1] != version:
+    if not isinstance(given, str) or not re.fullmatch(r"quell\.(results|ladder|sizes)/\d+", given):
+        raise ResultError(f"{file} is no result of quell compare")
+    if given != SCHEMA:
         raise ResultError(
-            f"{file} has version {match[1]} of the {what} format, "
-            f"but this quell reads version {version} only"
+            f"{file} has the form {given} of another version, this quell reads {SCHEMA} only; measure again"
         )
-    for key, kind in parts.items():
-        if not isinstance(found.get(key), kind):
-            raise ResultError(f"{file} is damaged: it has no {key}")
+    if fault := fault_of(found):
+        raise ResultError(f"{file} is damaged: {fault}")
     return dict(found)
 
 
-def latest(cache: Cache) -> Path | None:
-    """The newest folder with a complete result, or None."""
-    found = sorted(path.parent for path in cache.results.glob("*/result.json"))
-    return found[-1] if found else None
+def fault_of(found: Mapping[str, Any]) -> str:
+    """The first reason why ``found`` is no whole result; empty without one."""
+    import msgspec
 
-
-def series_hash(kernel: Path | None = None) -> str:
-    """A hash of everything in kernel/ (patches, files, configs): what makes Quell Quell."""
-    folder = kernel or repo_root() / "kernel"
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(f"{path.relative_to(folder)}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
-
-
-def quell_version() -> str:
-    """What git calls the repository's state (with "-dirty" if edited), or "unknown"."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(repo_root()), "describe", "--always", "--dirty", "--tags"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 and done.stdout.strip() else "unknown"
+        msgspec.convert(found, Result)
+    except msgspec.ValidationError as error:
+        return str(error)
+    sides = [side["name"] for side in found["sides"]]
+    if len(sides) < 2 or len({*sides}) < len(sides) or not found["comparisons"]:
+        return "it compares nothing"
+    for comparison in found["comparisons"]:
+        figures = comparison["figures"]
+        for name in (*comparison["shown"], *comparison["matters"]):
+            if name not in figures:
+                return f"it has no figure {name!r}"
+        for figure in figures.values():
+            if set(figure["sides"]) != set(sides) or any(side and not side["runs"] for side in figure["sides"].values()):
+                return "its figures are not those of its sides"
+    return ""
 
 
-def host() -> dict[str, Any]:
-    """The machine that the guests ran on."""
-    return {
-        "cpu": machine.host_cpu(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "memory_kb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024,
-    }
+def latest(cache: Cache, presets: tuple[str, ...] = ()) -> Path | None:
+    """The newest folder with a complete result, of one of ``presets`` if any are named; or None."""
+    for file in sorted(cache.results.glob(f"*/{FILE}"), reverse=True):
+        try:
+            if not presets or load(file)["preset"] in presets:
+                return file.parent
+        except ResultError:
+            continue
+    return None
 
 
 def environment(
-    *,
-    kernels: Mapping[str, Any],
-    accelerator: machine.Accelerator,
-    deterministic: bool,
-    runs: int,
-    boot_parameters: Mapping[str, list[str]],
-    workloads: Mapping[str, Mapping[str, Any]],
+    *, source: str, accelerator: Mapping[str, str], deterministic: bool, runs: int, qemu: str, compiler: str
 ) -> dict[str, Any]:
-    """Everything that made a result, in the form of docs/results.md.
+    """Everything that made a result but its sides and workloads.
 
-    ``kernels`` maps "stock" and "quell" to build.Kernel; ``workloads`` each
-    workload's name to its version, CPUs, memory and command.
+    ``source`` is the version of Linux, ``accelerator`` its ``name`` and ``reason``.
     """
+    times = TIMES["deterministic" if deterministic else accelerator["name"]]
     return {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "quell": quell_version(),
-        "series_hash": series_hash(),
-        "kernel_source": next(iter(kernels.values())).source_version,
-        "kernels": {
-            name: {
-                "release": kernel.release,
-                "config_hash": kernel.config_hash,
-                "key": kernel.key,
-                "boot_parameters": boot_parameters.get(name, []),
-            }
-            for name, kernel in kernels.items()
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "quell": version.quell(), "series_hash": version.series_hash(), "kernel_source": source,
+        "accelerator": {**accelerator, "times": times},
+        "deterministic": deterministic, "runs": runs, "qemu": qemu, "compiler": compiler,
+        "host": {
+            "cpu": machine.host_cpu(), "cpus": len(os.sched_getaffinity(0)), "kernel": platform.release(),
+            "memory_kb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024,
         },
-        "accelerator": {
-            "name": accelerator.name,
-            "reason": accelerator.reason,
-            "times": TIMES["deterministic" if deterministic else accelerator.name],
-        },
-        "deterministic": deterministic,
-        "runs": runs,
-        "workloads": {name: dict(facts) for name, facts in workloads.items()},
-        "qemu": machine.qemu_version(),
-        "compiler": workload.compiler_version(),
-        "host": host(),
-    }
+    }  # fmt: skip

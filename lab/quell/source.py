@@ -252,15 +252,17 @@ def git(*args: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
     return proc.run(argv, cwd=cwd, env={**GIT_ENV, **(env or {})}).stdout
 
 
-def plain_tree(tree: Path) -> tuple[Path, str]:
+def plain_tree(tree: Path, *, quell: bool = False) -> tuple[Path, str]:
     """The user's own 6.12 tree as it is: its real path and version; nothing is copied.
 
-    UsageError when it is no kernel tree, of another version, or has Quell in it.
+    UsageError when it is no kernel tree, of another version, or has Quell in it, unless ``quell``.
     """
     if not tree.is_dir():
         raise UsageError(f"there is no folder {tree}")
     tree = tree.resolve()
     version = check_version(tree)
+    if quell:
+        return tree, version
     if (tree / "mm/Kconfig.quell").exists() or (tree / ".git/quell.json").exists():
         raise UsageError(
             f"{tree} has Quell applied already; give a tree without (to work on Quell's own "
@@ -269,14 +271,14 @@ def plain_tree(tree: Path) -> tuple[Path, str]:
     return tree, version
 
 
-def user_tree(tree: Path, cache: Cache) -> Source:
+def user_tree(tree: Path, cache: Cache, *, quell: bool = False) -> Source:
     """A copy in the cache of the user's own 6.12 tree, which is only read.
 
     In a git checkout that is what git knows and does not ignore, else
     everything the tree's own ``.gitignore`` files do not call build products.
-    UsageError when it is no kernel tree, of another version, or has Quell in it.
+    UsageError when it is no kernel tree, of another version, or has Quell in it, unless ``quell``.
     """
-    tree, _ = plain_tree(tree)
+    tree, _ = plain_tree(tree, quell=quell)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
     with cache.lock("source"):
         names, key = _user_files(tree)

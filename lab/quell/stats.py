@@ -1,104 +1,104 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Summaries of repeated runs, and what two of them say about each other."""
+"""Summaries of repeated runs, and whether two sides differ: an exact rank test.
+
+The test is Wilcoxon's rank sum (Mann-Whitney U), two-sided and exact, ties included
+(SciPy). Several figures are judged together: Holm's correction keeps the chance of
+any wrong verdict among them at ``ALPHA``.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Number = int | float
 
 BETTER = "better"
 WORSE = "worse"
-SAME = "no difference within the spread"
-# Medians closer than this share of stock's count as equal, however small the spread.
-NEGLIGIBLE = 0.005
+SAME = "no difference"
+# The chance that equal sides get any verdict at all, in the figures that are judged together.
+ALPHA = 0.05
+# The least effect: medians closer than this share of the base count as equal.
+LEAST_SHARE = 0.01
 # Events that differ by fewer than this count as equal: starting a process makes a handful.
-FEW = 16
+LEAST_EVENTS = 16
+# So many arrangements of tied runs are enumerated (ten runs a side), or drawn, always the same.
+_ENUMERATED = 200_000
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One figure over all runs of one kernel, in the order the runs were made."""
-
-    median: Number
-    min: Number
-    max: Number
-    runs: tuple[Number, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in results."""
-        return {"median": self.median, "min": self.min, "max": self.max, "runs": list(self.runs)}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One figure in both kernels; a side is None if that kernel does not have the figure.
-
-    ``ratio`` is Quell's median over stock's; None when stock's is 0 and
-    Quell's is not, or when a side is missing. 1 when both are 0.
-    """
-
-    stock: Summary | None
-    quell: Summary | None
-    ratio: float | None
-    verdict: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in results."""
-        return {
-            "stock": self.stock.to_json() if self.stock else None,
-            "quell": self.quell.to_json() if self.quell else None,
-            "ratio": self.ratio,
-            "verdict": self.verdict,
-        }
-
-
-def summarize(runs: Sequence[Number]) -> Summary:
-    """Median, least and greatest of at least one run."""
+def summarize(runs: Sequence[Number]) -> dict[str, Any] | None:
+    """Median, least and greatest, and the runs in the order they were made, as results keep them; None without runs."""
     if not runs:
-        raise ValueError("no runs to summarize")
-    return Summary(statistics.median(runs), min(runs), max(runs), tuple(runs))
+        return None
+    return {"median": statistics.median(runs), "min": min(runs), "max": max(runs), "runs": list(runs)}
 
 
-def ratio(stock: Number, quell: Number) -> float | None:
-    """``quell / stock``; 1 when both are 0, None when only ``stock`` is."""
-    if stock == 0:
-        return 1.0 if quell == 0 else None
-    return round(quell / stock, 4)
+def ratio(base: Number, other: Number) -> float | None:
+    """``other / base``; 1 when both are 0, None when only ``base`` is (nearly)."""
+    if base == 0:
+        return 1.0 if other == 0 else None
+    found = other / base
+    return round(found, 4) if math.isfinite(found) else None
+
+
+def p_value(a: Sequence[Number], b: Sequence[Number]) -> float:
+    """The exact two-sided p of the rank-sum test; 1 where all runs are equal or one side is empty."""
+    if not a or not b or len({*a, *b}) == 1:
+        return 1.0
+    from scipy import stats  # type: ignore[import-untyped]
+
+    if len({*a, *b}) == len(a) + len(b):
+        return float(stats.mannwhitneyu(a, b, method="exact").pvalue)
+    every = stats.PermutationMethod(n_resamples=_ENUMERATED, rng=1)
+    return float(stats.mannwhitneyu(a, b, method=every).pvalue)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Each p corrected for the number of figures judged together (Holm 1979)."""
+    corrected: dict[str, float] = {}
+    worst = 0.0
+    ordered = sorted(p_values.items(), key=lambda item: item[1])
+    for rank, (name, p) in enumerate(ordered):
+        worst = max(worst, min(1.0, p * (len(ordered) - rank)))
+        corrected[name] = worst
+    return corrected
+
+
+def runs_needed(figures: int) -> int:
+    """The least number of runs a side that can reach ``ALPHA`` in one of so many figures."""
+    runs = 1
+    while 2 / math.comb(2 * runs, runs) * max(1, figures) > ALPHA:
+        runs += 1
+    return runs
+
+
+def too_few(figures: int) -> str:
+    """The verdict where the runs cannot reach ``ALPHA``."""
+    return f"too few runs to tell ({runs_needed(figures)} would do)"
 
 
 def verdict(
-    stock: Summary, quell: Summary, *, higher_is_better: bool = False, events: bool = False
-) -> str:
-    """BETTER or WORSE when the two ranges do not touch, else SAME.
+    base: Mapping[str, Any], other: Mapping[str, Any], p: float, figures: int = 1,
+    *, higher_is_better: bool = False, events: bool = False,
+) -> str:  # fmt: skip
+    """BETTER, WORSE, SAME or ``too_few()``, for two sides' summaries.
 
-    Also SAME when the medians differ by less than NEGLIGIBLE: some counts
-    hardly vary between runs, and 133,525 faults are not better than 133,527. And,
-    with ``events``, when they differ by FEW: 2 flush requests are not worse than 1.
+    ``p`` is corrected for ``figures``, the number judged together. An effect below
+    LEAST_SHARE (with ``events`` also below LEAST_EVENTS) is no difference.
     """
-    if quell.min <= stock.max and stock.min <= quell.max:
+    if min(len(base["runs"]), len(other["runs"])) < runs_needed(figures):
+        return too_few(figures)
+    least = max(LEAST_SHARE * abs(base["median"]), LEAST_EVENTS * events)
+    difference = other["median"] - base["median"]
+    if p > ALPHA or difference == 0 or abs(difference) < least:
         return SAME
-    if abs(quell.median - stock.median) < max(NEGLIGIBLE * abs(stock.median), FEW * events):
-        return SAME
-    lower = quell.max < stock.min
-    return BETTER if lower != higher_is_better else WORSE
+    return BETTER if (difference < 0) != higher_is_better else WORSE
 
 
-def compare(
-    stock: Sequence[Number],
-    quell: Sequence[Number],
-    *,
-    higher_is_better: bool = False,
-    events: bool = False,
-) -> Comparison:
-    """Both kernels' runs of one figure; an empty side is a figure that kernel does not have."""
-    a = summarize(stock) if stock else None
-    b = summarize(quell) if quell else None
-    if a is None or b is None:
-        return Comparison(a, b, None, None)
-    return Comparison(
-        a, b, ratio(a.median, b.median), verdict(a, b, higher_is_better=higher_is_better, events=events)
-    )
+def compare(base: Sequence[Number], other: Sequence[Number], **how: bool) -> tuple[float | None, str]:
+    """(ratio of medians, verdict) of one figure judged by itself; ``how`` as verdict() takes it."""
+    a, b = summarize(base), summarize(other)
+    assert a and b
+    return ratio(a["median"], b["median"]), verdict(a, b, p_value(base, other), **how)

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import packages, prereq, proc, ui
+from quell import packages, prereq, proc, toolchain, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space
 
@@ -77,7 +77,7 @@ def build(tool: Tool, cache: Cache) -> Path:
 
 def _key(tool: Tool) -> str:
     digest = hashlib.sha256(tool.sha256.encode())
-    compiler = proc.run(["g++", "--version"], timeout=30).stdout.partition("\n")[0]
+    compiler = toolchain.version("g++")
     digest.update(compiler.encode())
     for path in sorted([tool.folder / "CMakeLists.txt", *tool.folder.glob("*.cpp")]):
         try:
@@ -125,11 +125,7 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
     log = cache.logs / f"build-{tool.name}.log"
     log.unlink(missing_ok=True)
     env = {
-        "CCACHE_DIR": str(cache.ccache),
-        "CCACHE_BASEDIR": str(temp),
-        "CCACHE_NOHASHDIR": "1",
-        "CCACHE_MAXSIZE": "4G",
-        "LC_ALL": "C",
+        **toolchain.ccache(temp, cache),
         # The package asks git for its version; it is no checkout, whatever it lies in.
         "GIT_CEILING_DIRECTORIES": str(temp),
         "MAKEFLAGS": "",

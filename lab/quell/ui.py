@@ -7,7 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import IO, TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Width of a table that goes to a file or a pipe.
+_WIDTH = 125
 
 _quiet = False
 
@@ -124,6 +130,33 @@ def size(count: int) -> str:
     if count < 1_000_000_000:
         return f"{count / 1_000_000:.0f} MB"
     return f"{count / 1_000_000_000:.1f} GB"
+
+
+def number(value: float | int | None) -> str:
+    """A figure in at most 7 characters: 12,345, 1.234, 957.4k; "-" for None."""
+    if value is None:
+        return "-"
+    if abs(value) >= 100_000:
+        for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+            if abs(value) >= size:
+                return f"{value / size:.{_digits(value / size)}f}{unit}"
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.{_digits(value)}f}"
+
+
+def _digits(value: float) -> int:
+    """Decimals that leave four significant digits."""
+    return 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """Where tables go: stdout, wide enough for a table when it is no terminal."""
+    from rich.console import Console
+
+    target = file or sys.stdout
+    width = None if target.isatty() else _WIDTH
+    return Console(file=target, width=width, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

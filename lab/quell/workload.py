@@ -10,15 +10,20 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quell import debian, machine, measure, packages, prereq, proc, ui
+from quell import debian, disks, machine, packages, prereq, proc, sides, toolchain, ui
 from quell import tool as tools
 from quell.errors import QuellError, UsageError
+from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache, atomic_dir, repo_root, require_space
+
+if TYPE_CHECKING:
+    from quell.build import Kernel
+    from quell.source import Source
 
 MIB = 1 << 20
 _CC = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
@@ -170,8 +175,8 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
     if "data" in top.table:
         part = top.part("data")
         filesystem = part.text("filesystem", "ext4")
-        if filesystem not in _MAKERS:
-            raise part.wrong("filesystem", " or ".join(f'"{name}"' for name in _MAKERS))
+        if filesystem not in disks.MAKERS:
+            raise part.wrong("filesystem", " or ".join(f'"{name}"' for name in disks.MAKERS))
         make = part.texts("make", data.make if data else None)
         size = part.text("size") if "size" in part.table else data.size if data else ""
         inherited = data.programs if data else {}
@@ -245,13 +250,13 @@ def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
     """
     folder = root or repo_root() / "workloads"
     there = known(folder)
-    wanted = [part for name in names for part in name.split(",") if part]
+    wanted = sides.names(names)
     for name in wanted:
         if name not in there:
             raise UsageError(
                 f"there is no workload '{name}'; the workloads are: {', '.join(there) or 'none'}"
             )
-    workloads = [load(folder / name) for name in dict.fromkeys(wanted or there)]
+    workloads = [load(folder / name) for name in wanted or there]
     return workloads if wanted else [item for item in workloads if item.default]
 
 
@@ -299,13 +304,22 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
         if workload.data.programs:
             base["packages"] = str(debian.root(workload.data.programs, cache))
         data = _image(maker, workload.data, size, base, cache)
-        base["data"] = measure.DATA_DIR
+        base["data"] = DATA_DIR
     if program is not None:
-        base["program"] = f"{measure.STAGE_DIR}/{program.name}"
+        base["program"] = f"{STAGE_DIR}/{program.name}"
     if workload.tool is not None:
         # The user's own may need what lies beside it: it runs where it is.
-        base["tool"] = str(own or f"{measure.STAGE_DIR}/{workload.tool.name}")
+        base["tool"] = str(own or f"{STAGE_DIR}/{workload.tool.name}")
     return Prepared(workload, _fill(workload.argv, base, workload), data, program, built)
+
+
+def kernel_values(origin: Source, kernel: Kernel) -> dict[str, str]:
+    """The values of the kernels for ``prepare``."""
+    return {
+        "kernel_source": str(origin.tree),
+        "kernel_build": str(kernel.build_dir),
+        "kernel_key": kernel.key,
+    }
 
 
 def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) -> tuple[str, ...]:
@@ -320,7 +334,7 @@ def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) ->
 def _program(workload: Workload, cache: Cache) -> Path:
     """The workload's program, built when its sources, headers or the compiler changed."""
     digest = hashlib.sha256(" ".join(_CC).encode())
-    digest.update(compiler_version().encode())
+    digest.update(toolchain.version("gcc").encode())
     headers = sorted([*workload.folder.glob("*.h"), *workload.folder.parent.glob("*.h")])
     sources = [workload.folder / name for name in workload.sources]
     for path in [*sources, *headers]:
@@ -347,17 +361,6 @@ def _program(workload: Workload, cache: Cache) -> Path:
     return final / workload.name
 
 
-_compiler: str | None = None
-
-
-def compiler_version() -> str:
-    """The first line of ``gcc --version``."""
-    global _compiler
-    if _compiler is None:
-        _compiler = proc.run(["gcc", "--version"], timeout=30).stdout.partition("\n")[0]
-    return _compiler
-
-
 def _image(
     workload: Workload, data: Data, size: int, values: Mapping[str, str], cache: Cache
 ) -> Path:
@@ -366,7 +369,7 @@ def _image(
     if data.filesystem != "ext4":
         facts.append(data.filesystem)
     if any("{kernel_" in word for word in data.make):
-        facts += [values.get("kernel_key", ""), compiler_version()]
+        facts += [values.get("kernel_key", ""), toolchain.version("gcc")]
     for program in data.programs:
         unpacked = Path(values["packages"]) / "usr/bin" / program
         path = unpacked if unpacked.exists() else Path(prereq.which(program) or unpacked)
@@ -392,7 +395,7 @@ def _image(
                 argv = _fill(data.make, {**values, "out": root}, workload)
                 try:
                     proc.run(argv, timeout=1800)
-                    _MAKERS[data.filesystem](temp / image.name, Path(root))
+                    disks.MAKERS[data.filesystem](temp / image.name, Path(root))
                 except UsageError:
                     raise
                 except QuellError as error:
@@ -400,41 +403,3 @@ def _image(
                     error.message = error.args[0]
                     raise
     return image
-
-
-def make_ext4(image: Path, root: Path, room: int = 32 * MIB) -> None:
-    """An ext4 image with the content of ``root`` and ``room`` bytes, its tables initialized."""
-    used = sum(
-        os.lstat(os.path.join(folder, name)).st_size + 4096
-        for folder, _, files in os.walk(root)
-        for name in [".", *files]
-    )
-    blocks = (used * 105 // 100 + room) // MIB + 1
-    program = prereq.which("mkfs.ext4")
-    if program is None:
-        raise UsageError("the program mkfs.ext4 is missing; ./quell doctor says how to install it")
-    options = "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0"
-    argv = [program, "-q", "-m", "0", "-E", options, "-d", str(root), str(image), f"{blocks}M"]
-    proc.run(argv, timeout=1800)
-
-
-def make_xfs(image: Path, root: Path) -> None:
-    """An xfs image with the files that lie in ``root``; there may be no folders."""
-    files = sorted(root.iterdir())
-    if not all(path.is_file() for path in files):
-        raise QuellError("only plain files can be put into an xfs image")
-    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
-    # mkfs writes a file in one piece, whatever extents it has: it has to fit into one
-    # allocation group, and two are the least. What is not used takes no space.
-    group = sum(path.stat().st_size for path in files) * 105 // 100 + 320 * MIB
-    proto = root / "..proto"
-    lines = ["/", "0 0", "d--755 0 0", *(f"{path.name} ---644 0 0 {path}" for path in files), "$"]
-    proto.write_text("\n".join(lines) + "\n")
-    program = prereq.which("mkfs.xfs")
-    assert program is not None
-    shape = f"file,name={image},size={2 * group // MIB}m,agcount=2"
-    proc.run([program, "-q", "-d", shape, "-p", str(proto)], timeout=1800)
-    proto.unlink()
-
-
-_MAKERS: dict[str, Callable[[Path, Path], None]] = {"ext4": make_ext4, "xfs": make_xfs}

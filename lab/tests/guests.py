@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels and guests that need no VM, shared by the tests."""
+"""Kernels and places that need no VM, shared by the tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from quell import compare, machine, measure
+from quell import counters, engine, judge, machine, results, sides
+
+SIDES = (sides.parse("stock=stock"), sides.parse("quell=quell"))
+BASE: dict[str, counters.Number] = {m.name: 100 for m in counters.METRICS}
 
 
 @dataclass(frozen=True)
@@ -24,36 +27,49 @@ class FakeKernel:
     build_dir: Path = Path("/kernels")
 
 
-KERNELS: Mapping[str, Any] = {
+KERNELS: dict[str, Any] = {
     "stock": FakeKernel("stock", "6.12.117"),
     "quell": FakeKernel("quell", "6.12.117-quell"),
 }
-BASE: dict[str, measure.Number] = {m.name: 100 for m in measure.METRICS}
 
 
-def sample(exit_code: int = 0, **changed: measure.Number) -> measure.Sample:
+def sample(exit_code: int = 0, **changed: counters.Number) -> counters.Sample:
     """A run in which every figure is 100, but for ``changed``."""
     metrics = {**BASE, **{k: v for k, v in changed.items() if k in BASE}}
     extras = {k: v for k, v in changed.items() if k not in BASE}
-    return measure.Sample(metrics, extras, {}, exit_code)
+    return counters.Sample(metrics, extras, {}, exit_code)
 
 
-def plan(name: str = "tiny", *, own: bool = False) -> compare.Plan:
+def printed(value: float, unit: str, *, more: bool = True, **changed: counters.Number) -> counters.Sample:
+    """A run whose program printed the figure ``work``."""
+    one = sample(**changed)
+    return counters.Sample(one.metrics, one.extras, {"work": counters.Figure(value, unit, more)})
+
+
+def plan(name: str = "tiny", *, own: bool = False) -> engine.Plan:
     """A plan for a guest of 64 MiB."""
-    return compare.Plan(
-        name, machine.Job(["x"]), 64 * machine.MIB, 1, 5, ("elapsed_s",), "Sums up", 2, own
-    )
+    matters = judge.OWN_MATTERS if own else ("elapsed_s",)
+    return engine.Plan(name, machine.Job(["x"]), 64 * machine.MIB, 1, 5, matters, "Sums up", 2, own)
 
 
 @dataclass
-class FakeGuests:
-    """Guests whose runs are what ``answer(side, plan name, number)`` says."""
+class FakePlace:
+    """A place whose runs are what ``answer(side, plan name, number)`` says."""
 
-    answer: Callable[[str, str, int], measure.Sample]
+    answer: Callable[[str, str, int], counters.Sample]
     log: list[tuple[str, str]] = field(default_factory=list)
 
-    def run(self, side: str, kernel: Any, plan: compare.Plan, rundir: Path) -> measure.Sample:
+    def run(self, side: sides.Side, plan: engine.Plan, rundir: Path) -> counters.Sample:
         """One run."""
-        assert rundir.is_dir() and kernel is cast(Any, KERNELS[side])
-        self.log.append((plan.name, side))
-        return self.answer(side, plan.name, self.log.count((plan.name, side)))
+        assert rundir.is_dir()
+        self.log.append((plan.name, side.name))
+        return self.answer(side.name, plan.name, self.log.count((plan.name, side.name)))
+
+    def facts(self, request: engine.Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
+        """Made up."""
+        environment = results.environment(
+            source="6.12.117", accelerator={"name": "tcg", "reason": "made up"}, deterministic=False,
+            runs=request.runs, qemu="7.2", compiler="gcc 12",
+        )  # fmt: skip
+        kernel = {"config_hash": "c0ffee", "key": "k"}
+        return environment, {s.name: {"release": f"6.12.117-{s.kernel}", **kernel} for s in request.sides}, []

@@ -168,7 +168,7 @@ def test_power_cut_is_judged_by_the_second_boot(
 
     monkeypatch.setattr(faults, "_boot_disk", boot)
     monkeypatch.setattr(faults.workload, "prepare", lambda *_: _Ready)
-    monkeypatch.setattr(faults.workload, "make_ext4", lambda *_: None)
+    monkeypatch.setattr(faults.disks, "make_ext4", lambda *_, **__: None)
     monkeypatch.setattr(faults.proc, "run", lambda *_, **__: None)
     kernel = type("Kernel", (), {"name": "quell"})
     case = faults.power_cut(kernel, 1, cache).case  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quell import measure
+from quell import counters
 from quell.paths import repo_root
 
 FOLDER = repo_root() / "workloads" / "llm"
@@ -139,14 +139,14 @@ def test_processes_that_agree(program: Path) -> None:
     script = 'printf "7:00ff\\n8:\\001\\n"'
     result = run(program, "--processes", "3", "--tokens", "2", "/bin/sh", "-c", script)
     assert result.returncode == 0, result.stderr
-    said = measure.parse_same(result.stdout)
+    said = counters.parse_same(result.stdout)
     assert list(said) == ["output"]
     assert said["output"].startswith("11 bytes, ") and said["output"].endswith(": 7:00ff 8:?")
-    rate = measure.parse_figures(result.stdout)["tokens_per_s"]
+    rate = counters.parse_figures(result.stdout)["tokens_per_s"]
     assert rate.value > 0 and rate.higher_is_better and rate.unit == "tokens/s"
     # What is not shown counts as well.
     other = run(program, "/bin/sh", "-c", script.replace("001", "002"))
-    assert measure.parse_same(other.stdout) != said
+    assert counters.parse_same(other.stdout) != said
 
 
 @pytest.mark.parametrize(

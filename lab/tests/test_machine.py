@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from quell import machine, measure
+from quell import machine
+from quell.disks import Disk
 from quell.errors import UsageError
+from quell.frames import FramesError
 from quell.paths import Cache
 
 DATA = Path(__file__).parent / "data"
@@ -69,6 +71,21 @@ def test_command_line_deterministic(tmp_path: Path) -> None:
     assert f"brd.rd_size={100 * 1024}" in text
     assert "a,,b.ext4,format=raw,snapshot=on" in text
     assert "brd" not in line(guest, data=image)
+
+
+def test_disks_follow_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    disks = (Disk(Path("/a b,c"), "qcow2"), Disk(Path("/i"), target="/my data:1", filesystem="xfs"))
+    text = line(machine.Machine(), data=data, disks=disks)
+    assert "'if=none,id=disk0,file=/a b,,c,format=qcow2,snapshot=on'" in text
+    assert "if=none,id=disk1,file=/i,format=raw,snapshot=on" in text
+    assert text.index("drive=data") < text.index("drive=disk0") < text.index("drive=disk1")
+    job = machine.Job(["a"], env={}, disks=disks)
+    assert job.encode() == b"arg\0a\0cwd\0/\0disk\0vdb:xfs:/my data:1\0"
+    job = machine.Job(["a"], env={}, data=data, disks=disks)
+    assert b"data\0vda\0disk\0vdc:xfs:/my data:1\0" in job.encode()
+    with pytest.raises(UsageError, match="up to 15 disks, not 16"):
+        machine.Job(["a"], disks=disks * 8).encode()
 
 
 def test_numa_nodes(tmp_path: Path) -> None:
@@ -352,7 +369,7 @@ def test_boot_missing_command(guest: Scripted) -> None:
 
 
 def test_boot_truncated(guest: Scripted) -> None:
-    with pytest.raises(measure.FramesError, match="truncated") as caught:
+    with pytest.raises(FramesError, match="truncated") as caught:
         guest.boot(ended("exited 0")[:-4])
     assert caught.value.log == guest.rundir / "console.log"
 

@@ -1,73 +1,88 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from guests import KERNELS
-from quell import machine, results, workload
+from guests import SIDES, FakePlace, plan, sample
+from quell import engine, judge, results
+from quell.errors import UsageError
 from quell.paths import Cache
 
-RESULT: dict[str, Any] = {"schema": results.SCHEMA, "environment": {}, "comparisons": []}
+
+def made(preset: str = "compare") -> dict[str, Any]:
+    """A whole result."""
+    environment, kernels, notes = FakePlace(lambda *_: sample()).facts(engine.Request(sides=SIDES, name=preset))
+    runs = {side.name: [sample(), sample()] for side in SIDES}
+    return {
+        "schema": results.SCHEMA, "preset": preset, "environment": environment,
+        "sides": [{**side.to_json(), "title": side.name, **kernels[side.name]} for side in SIDES],
+        "comparisons": [judge.comparison(plan(), runs, SIDES, emulated=True)],
+        "published": [], "notes": notes,
+    }  # fmt: skip
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
+    cache, whole = Cache(tmp_path), made()
     assert results.latest(cache) is None
-    first, second = results.new_folder(cache), results.new_folder(cache)
-    assert first != second
-    assert results.latest(cache) is None  # nothing is finished
-    results.save(first, RESULT)
-    assert results.latest(cache) == first
-    assert results.load(first) == results.load(first / "result.json") == RESULT
+    with results.new_folder(cache) as first, results.new_folder(cache) as second:
+        assert first != second
+        assert results.latest(cache) is None  # nothing is finished
+        results.save(first, whole)
+    assert results.latest(cache) == results.latest(cache, ("compare",)) == first
+    assert results.latest(cache, ("ladder",)) is None
+    assert results.load(first) == results.load(first / "result.json") == json.loads(json.dumps(whole))
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
+def test_a_folder_goes_when_interrupted_and_stays_when_a_run_fails(tmp_path: Path) -> None:
+    for error, left in ((KeyboardInterrupt, 0), (UsageError, 0), (results.ResultError, 1)):
+        cache = Cache(tmp_path / error.__name__)
+        with pytest.raises(error), results.new_folder(cache):
+            raise error("x")
+        assert len(list(cache.results.iterdir())) == left
+
+
+def test_what_is_rejected(tmp_path: Path) -> None:
+    for content, says in (
         ("{", "no JSON"),
+        ('{"schema": NaN}', "no JSON"),
         ("[]", "no result of quell compare"),
-        ('{"schema": 1}', "no result of quell compare"),
         ('{"schema": "quell.figures/1"}', "no result of quell compare"),
-        ('{"schema": "quell.results/99"}', "has version 99 .* reads version 1 only"),
-        ('{"schema": "quell.results/1", "environment": {}}', "it has no comparisons"),
-    ],
-)
-def test_what_is_rejected(tmp_path: Path, content: str, says: str) -> None:
-    (tmp_path / "result.json").write_text(content)
-    with pytest.raises(results.ResultError, match=says):
-        results.load(tmp_path)
-
-
-def test_missing_file(tmp_path: Path) -> None:
+        ('{"schema": "quell.results/1"}', "form quell.results/1 of another version.*measure again"),
+        ('{"schema": "quell.ladder/1"}', "form quell.ladder/1 of another version"),
+        ('{"schema": "quell.results/2"}', "is damaged"),
+    ):
+        (tmp_path / "result.json").write_text(content)
+        with pytest.raises(results.ResultError, match=says):
+            results.load(tmp_path)
+    old = tmp_path / "old"
+    old.mkdir()
     with pytest.raises(results.ResultError, match="cannot be read"):
-        results.load(tmp_path)
+        results.load(old)
+    (old / "ladder.json").write_text("{}")
+    for path in (old, old / "ladder.json"):
+        with pytest.raises(results.ResultError, match="older quell, which wrote ladder.json; measure again"):
+            results.load(path)
 
 
-def test_series_hash(tmp_path: Path) -> None:
-    (tmp_path / "patches").mkdir()
-    (tmp_path / "patches" / "series").write_text("a.patch\n")
-    before = results.series_hash(tmp_path)
-    assert before == results.series_hash(tmp_path)
-    (tmp_path / "patches" / "series").write_text("b.patch\n")
-    assert before != results.series_hash(tmp_path)
+def test_damage_is_named(tmp_path: Path) -> None:
+    def broken(*path: Any, value: Any) -> str:
+        whole = copy.deepcopy(made())
+        where: Any = whole
+        for key in path[:-1]:
+            where = where[key]
+        where[path[-1]] = value
+        file = tmp_path / "result.json"
+        file.write_text(json.dumps(whole))
+        with pytest.raises(results.ResultError) as caught:
+            results.load(file)
+        return caught.value.message
 
-
-def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "qemu_version", lambda: "7.2.22")
-    monkeypatch.setattr(workload, "compiler_version", lambda: "gcc 12")
-    environment = results.environment(
-        kernels=KERNELS,
-        accelerator=machine.Accelerator("tcg", "no /dev/kvm"),
-        deterministic=True,
-        runs=3,
-        boot_parameters={"stock": [], "quell": ["quell=off"]},
-        workloads={"tiny": {"version": 1}},
-    )
-    assert environment["kernel_source"] == "6.12.117"
-    assert environment["kernels"]["quell"]["boot_parameters"] == ["quell=off"]
-    assert "instructions" in environment["accelerator"]["times"]
-    assert json.loads(json.dumps(environment)) == environment
+    assert "$.comparisons[0].cpus" in broken("comparisons", 0, "cpus", value="two")
+    assert "no figure 'nosuch'" in broken("comparisons", 0, "shown", value=["nosuch"])
+    assert "not those of its sides" in broken("sides", 1, "name", value="other")
+    assert "environment" in broken("environment", value=None)

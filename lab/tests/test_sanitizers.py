@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quell import build, machine, prereq, source, tree, workload
+from quell import build, disks, machine, prereq, source, tree, workload
 from quell.checks import CheckResult, kunit, sanitizers
 from quell.paths import Cache
 
@@ -138,7 +138,7 @@ def boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(source, "debian_source", lambda _cache: None)
         monkeypatch.setattr(prereq, "ensure", lambda _items: None)
         monkeypatch.setattr(sanitizers, "selftests", lambda _folder: {})
-        monkeypatch.setattr(workload, "make_ext4", lambda *_: None)
+        monkeypatch.setattr(disks, "make_ext4", lambda *_: None)
         monkeypatch.setattr(workload, "prepare", lambda *_: _Prepared())
         monkeypatch.setattr(kunit, "read_log", lambda *_: CheckResult(5, 0, 0))
         return sanitizers.run(Cache(tmp_path)), built

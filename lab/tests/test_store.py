@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import debian, measure, prereq, workload
+from quell import debian, counters, prereq, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
@@ -51,7 +51,7 @@ def run(program: Path, protocol: str, folder: Path, fault: str = "", keys: int =
 def test_everything_is_read_back(program: Path, protocol: str, tmp_path: Path) -> None:
     done = run(program, protocol, fake(tmp_path, protocol))
     assert done.stderr == "" and done.returncode == 0
-    figures = measure.parse_figures(done.stdout)
+    figures = counters.parse_figures(done.stdout)
     item = workload.load(repo_root() / "workloads" / protocol)
     assert set(figures) == set(item.figures)
     assert figures["requests_per_s"].higher_is_better and figures["requests_per_s"].value > 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import packages, prereq, session, tool, workload
+from quell import build, engine, packages, prereq, presets, tool, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
@@ -132,10 +132,10 @@ def test_own_program(
 def test_own_program_is_looked_at_before_anything_is_built(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "build", lambda *a: pytest.fail("built"))
+    monkeypatch.setattr(build, "for_sides", lambda *a: pytest.fail("built"))
     monkeypatch.setenv("QUELL_LLAMA", "/nonexistent/llama-completion")
     with pytest.raises(UsageError, match="QUELL_LLAMA names /nonexistent/llama-completion"):
-        session.measure(session.Options(workloads=["llm"]), cache)
+        engine.compare(engine.Request(sides=presets.load("compare").sides, workloads=["llm"]), cache)
 
 
 def test_the_tool_in_a_workload(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quell import table
+from quell import ui
 from quell.paths import repo_root
 from quell.top import report, view
 from quell.top.causes import CAUSES
@@ -159,7 +159,7 @@ def test_unknown_stacks_are_told() -> None:
 @pytest.mark.parametrize("one", [Snapshot(), snapshot(2000, 500)])
 def test_view(one: Snapshot, capsys: pytest.CaptureFixture[str]) -> None:
     found = built(one)
-    table.console().print(view.render(found, 3))
+    ui.console().print(view.render(found, 3))
     printed = capsys.readouterr().out
     assert found["verdict"]["sentence"].split(":")[0] in " ".join(printed.split())
     assert "source: hist" in printed and "\n" not in view.line(found)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quell import compare, debian, machine, measure, prereq, workload
+from quell import counters, debian, disks, engine, machine, prereq, workload
 from quell.errors import QuellError, UsageError
+from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache, repo_root
 
 MIB = machine.MIB
@@ -98,7 +99,7 @@ def test_unknown_workload_lists_the_known_ones(folder: Path) -> None:
 
 
 def test_the_workloads_here_are_well_formed() -> None:
-    names = {m.name for m in (*measure.METRICS, *measure.EXTRAS)}
+    names = {m.name for m in (*counters.METRICS, *counters.EXTRAS)}
     for item in workload.select(workload.known()):
         assert names.union(item.figures).issuperset(item.matters), item.name
         machine.Machine(memory=item.memory, cpus=item.cpus, nodes=item.nodes)
@@ -128,7 +129,7 @@ def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.
     program = tmp_path / "unpacked/usr/bin/served"
     program.parent.mkdir(parents=True)
     monkeypatch.setattr(debian, "root", lambda programs, cache: tmp_path / "unpacked")
-    monkeypatch.setattr(workload, "_MAKERS", {"ext4": lambda image, root: image.write_text("")})
+    monkeypatch.setattr(disks, "MAKERS", {"ext4": lambda image, root: image.write_text("")})
     images = []
     for version in ("1", "2"):
         program.write_text(version)
@@ -172,7 +173,7 @@ def test_nodes_and_writes(folder: Path) -> None:
     assert tiny.nodes_for(256 * MIB) == tiny.nodes == (64 * MIB, 192 * MIB)
     assert tiny.nodes_for(513 * MIB) == (128 * MIB, 385 * MIB)
     prepared = workload.Prepared(tiny, ("x",), None, None)
-    plan = compare.plan_for(prepared, 512 * MIB, 2)
+    plan = engine.plan_for(prepared, 512 * MIB, 2)
     assert plan.nodes == (128 * MIB, 384 * MIB) and plan.job.writes == {"/sys/x": "1"}
     assert workload.load(folder).nodes_for(256 * MIB) == (64 * MIB, 192 * MIB)
 
@@ -183,13 +184,14 @@ def test_xfs_image(tmp_path: Path) -> None:
     root.mkdir()
     (root / "data").write_bytes(b"quell" * 1000)
     image = tmp_path / "image.xfs"
-    workload.make_xfs(image, root)
+    disks.make_xfs(image, root)
     with image.open("rb") as file:
         assert file.read(4) == b"XFSB"
     assert [path.name for path in root.iterdir()] == ["data"]
     (root / "folder").mkdir()
-    with pytest.raises(QuellError, match="only plain files"):
-        workload.make_xfs(image, root)
+    (root / "folder/two words").touch()
+    with pytest.raises(UsageError, match="such as .*two words .blanks, .*; use ext4"):
+        disks.make_xfs(image, root)
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
@@ -197,7 +199,7 @@ def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     tiny = workload.load(folder)
     first = workload.prepare(tiny, tiny.memory, cache, {})
-    assert first.argv == (f"{measure.STAGE_DIR}/tiny", f"{measure.DATA_DIR}/data", "671088")
+    assert first.argv == (f"{STAGE_DIR}/tiny", f"{DATA_DIR}/data", "671088")
     assert first.program is not None and first.data is not None
     with first.data.open("rb") as image:
         image.seek(0x438)
@@ -209,7 +211,7 @@ def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
     assert workload.prepare(tiny, 2 * tiny.memory, cache, {}).data != first.data
     same = workload.prepare(workload.load(other(folder, "same", "tiny")), tiny.memory, cache, {})
     assert (same.program, same.data) == (first.program, first.data)
-    assert same.argv == (f"{measure.STAGE_DIR}/tiny", "-x")
+    assert same.argv == (f"{STAGE_DIR}/tiny", "-x")
     (folder / "workload.toml").write_text(GOOD.replace('"{data}/data"', '"{cpus}"'))
     for values, cpus in ({}, "1"), ({"cpus": "8"}, "8"):
         assert workload.prepare(workload.load(folder), MIB, cache, values).argv[1] == cpus

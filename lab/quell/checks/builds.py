@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from quell import build, hooks, prereq, proc, source, tree, ui
+from quell import build, hooks, prereq, proc, source, toolchain, tree, ui
 from quell.checks import CheckResult
 from quell.configurations import ARCHES, Configuration, choose
 from quell.errors import QuellError, UsageError
@@ -437,4 +437,4 @@ def _versions(arch: str) -> str:
     """The first lines that the compiler, the linker and sparse say about themselves."""
     prefix = ARCHES[arch].prefix
     tools = [f"{prefix}gcc", f"{prefix}ld", *(["sparse"] if prereq.which("sparse") else [])]
-    return "; ".join(proc.run([tool, "--version"]).stdout.split("\n")[0] for tool in tools)
+    return "; ".join(map(toolchain.version, tools))

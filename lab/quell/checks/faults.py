@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quell import build, machine, measure, prereq, proc, source, ui, workload
+from quell import build, disks, machine, prereq, proc, source, ui, workload
 from quell.checks import Case, CheckResult, ktap, steps
 from quell.checks.torture import PROGRAM
 from quell.checks.vm import BLOCKS, selftests
 from quell.errors import QuellError, UsageError
+from quell.frames import DATA_DIR
 from quell.paths import Cache
 
 SHORT_S, LONG_S = 15, 90
@@ -318,7 +319,7 @@ def script(fault: Fault, seconds: int, work: Sequence[str], staged: Path) -> str
         ("NEEDS", fault.needs), ("TOLERATE", fault.tolerate),
         ("LATER", str(_LATER_S)), ("TORTURE", str(int(fault.torture))),
         ("SECONDS", str(seconds)), ("STAGED", str(staged)),
-        ("PRIVATE", shlex.join(private)), ("WORK", shlex.join(work)), ("DATA", measure.DATA_DIR),
+        ("PRIVATE", shlex.join(private)), ("WORK", shlex.join(work)), ("DATA", DATA_DIR),
     ):  # fmt: skip
         text = text.replace(word, value)
     return text
@@ -487,7 +488,7 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Row:
         root.mkdir()
         proc.run([ready.program, "--make", root / "data", str(_CUT_DATA)], timeout=300)
         disk = folder / "disk.ext4"
-        workload.make_ext4(disk, root, 64 * machine.MIB)
+        disks.make_ext4(disk, root, room=64 * machine.MIB)
         shutil.rmtree(root)
         read = f"{ready.program} --threads 2"
         words = {"RECORDS": str(_program(cache, folder)), "READ": read, "FILES": str(_FILES)}

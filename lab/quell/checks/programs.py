@@ -20,10 +20,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, debian, machine, measure, prereq, proc, source, ui, workload
+from quell import build, debian, disks, machine, prereq, proc, source, ui
 from quell.checks import Case, CheckResult, ktap, steps
 from quell.checks.stress import TOLERANCE, compare_rates
 from quell.errors import QuellError, UsageError
+from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root
 
 KERNELS = ("stock", "quell")
@@ -398,14 +399,14 @@ def _run_program(
         root, disk = Path(temp) / "root", Path(temp) / "disk.ext4"
         root.mkdir()
         expected = program.prepare(root, cache)
-        workload.make_ext4(disk, root, program.room * machine.MIB)
+        disks.make_ext4(disk, root, room=program.room * machine.MIB)
         shutil.rmtree(root)
         guest = machine.Machine(
             memory=machine.parse_memory(program.memory), append=("no_timer_check",)
         )
         step = steps.Step(
             program.name, program.script, program.limit,
-            f"cd {measure.DATA_DIR}\n{program.before}\necho 3 > /proc/sys/vm/drop_caches",
+            f"cd {DATA_DIR}\n{program.before}\necho 3 > /proc/sys/vm/drop_caches",
         )  # fmt: skip
         runs: dict[str, list[steps.Said]] = {kernel: [] for kernel in KERNELS}
         for number in range(rounds):

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, measure, placement, prereq, source, tree, workload
+from quell import build, disks, machine, placement, prereq, source, tree, workload
 from quell.checks import CheckResult, kunit, steps
 from quell.checks.vm import BRD, XFS, read_tap, selftests
 from quell.errors import QuellError
+from quell.frames import DATA_DIR
 from quell.paths import Cache
 
 WORKLOADS = ("mapped-read", "dontneed-touch")
@@ -214,7 +215,7 @@ class _Bench:
         """Before the output of each a line says which it is."""
         lines = ["failed=0", XFS]
         for program in programs:
-            words = f"{self.folder}/{program.replace('DATA', measure.DATA_DIR)}"
+            words = f"{self.folder}/{program.replace('DATA', DATA_DIR)}"
             lines.append(f"echo '@quell test {program.split()[0]}'; {words} 2>&1 || [ $? = 4 ] || failed=1")
         return "\n".join([*lines, _END])
 
@@ -274,7 +275,7 @@ def run(cache: Cache) -> CheckResult:
         folder = Path(temp)
         root, disk = folder / "root", folder / "disk.ext4"
         root.mkdir()
-        workload.make_ext4(disk, root)
+        disks.make_ext4(disk, root)
         selftests(folder)
         for name, kernel in kernels.items():
             bench = _Bench(kernel.image, folder, disk, cache)

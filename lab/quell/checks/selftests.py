@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from quell import build, machine, measure, prereq, proc, source, ui, workload
+from quell import build, disks, machine, prereq, proc, source, toolchain, ui
 from quell.checks import Case, CheckResult, ktap, steps
 from quell.errors import QuellError
+from quell.frames import DATA_DIR
 from quell.paths import Cache, atomic_dir
 
 KERNELS = ("stock", "quell")
@@ -260,7 +261,7 @@ def _build(kernel_source: source.Source, cache: Cache) -> Path:
     """A disk image with all programs, a folder for each suite; made once and kept."""
     prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.SELFTESTS])
     recipe = _make(Path(), Path(), Path(), Path(), ())
-    facts = [_FORMAT, kernel_source.key, workload.compiler_version(), recipe, _SUITES]
+    facts = [_FORMAT, kernel_source.key, toolchain.version("gcc"), recipe, _SUITES]
     key = f"selftests-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
     image = cache.data / key / "image.ext4"
     if image.exists():
@@ -275,7 +276,7 @@ def _build(kernel_source: source.Source, cache: Cache) -> Path:
             ui.progress("building selftests", len(_SUITES)) as bar,
         ):
             _compile(kernel_source, temp, log, bar.advance)
-            workload.make_ext4(temp / "image.ext4", temp / "root")
+            disks.make_ext4(temp / "image.ext4", temp / "root")
             shutil.rmtree(temp / "work")
     return image
 
@@ -541,7 +542,7 @@ def step_of(test: Selftest) -> steps.Step:
         command = f"stdbuf -oL {command}"
     before = (
         "sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory;"
-        f" cd {measure.DATA_DIR}/{test.suite}; echo 0 > /proc/sys/vm/overcommit_memory;"
+        f" cd {DATA_DIR}/{test.suite}; echo 0 > /proc/sys/vm/overcommit_memory;"
         f" echo {test.huge} > /proc/sys/vm/nr_hugepages; {test.before}"
     )
     return steps.Step(test.name, command, test.limit, before)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from quell import build, machine, measure, prereq, proc, source, ui, workload
+from quell import build, disks, machine, prereq, proc, source, ui
 from quell.checks import Case, CheckResult, ktap, steps
+from quell.frames import DATA_DIR
 from quell.paths import Cache
 
 COMPARED = ("stock", "quell")
@@ -51,7 +52,7 @@ _WORKERS = 2
 _MARGIN_S = 90
 _NODE = 384 * machine.MIB
 _SWAP_KB = 65536
-_SETUP = f"mkswap /dev/ram0 >/dev/null && swapon /dev/ram0; cd {measure.DATA_DIR}"
+_SETUP = f"mkswap /dev/ram0 >/dev/null && swapon /dev/ram0; cd {DATA_DIR}"
 # By how much all of Quell's runs have to be below all of stock's to be a failure. A guest's CPU
 # time is no measure of a real CPU's under emulation, and the host's other work is in it.
 TOLERANCE = {"kvm": 0.10, "tcg": 0.25}
@@ -235,7 +236,7 @@ def run_stressors(
         root = Path(temp) / "root"
         root.mkdir()
         disk = Path(temp) / "disk.ext4"
-        workload.make_ext4(disk, root)
+        disks.make_ext4(disk, root)
         for number, kernel in enumerate(turns):
             image = built[kernel].image
             outcomes = steps.run_all(todo, partial(_boot, (disk, cache), kernel, image))

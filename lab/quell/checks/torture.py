@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, measure, prereq, source, ui, workload
+from quell import build, disks, machine, prereq, source, ui
 from quell.checks import Case, CheckResult, steps
 from quell.checks.vm import BRD, XFS, read_tap, selftests, tap_comments
 from quell.errors import QuellError
+from quell.frames import DATA_DIR
 from quell.paths import Cache
 
 PROGRAM = "luf_torture"
@@ -189,7 +190,7 @@ class _Bench:
         )  # fmt: skip
 
     def torture(self, args: Sequence[str], append: Sequence[str], timeout: float) -> machine.GuestResult:
-        words = [str(self.program), measure.DATA_DIR, *args]
+        words = [str(self.program), DATA_DIR, *args]
         return self.boot(words, append, timeout)
 
     def script(self, attack: Attack, append: Sequence[str], timeout: float) -> machine.GuestResult:
@@ -198,7 +199,7 @@ class _Bench:
         script = _UNTIL_CAUGHT
         for word, text in (
             ("PREPARE", attack.prepare), ("PROGRAMS", lines), ("FOLDER", str(self.program.parent)),
-            ("DATA", measure.DATA_DIR), ("MANY", str(_MANY * steps.patience())),
+            ("DATA", DATA_DIR), ("MANY", str(_MANY * steps.patience())),
         ):  # fmt: skip
             script = script.replace(word, text)
         return self.boot(["/bin/sh", "-c", script], append, timeout, attack.cpus, attack.memory)
@@ -301,7 +302,7 @@ def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResu
         root = folder / "root"
         root.mkdir()
         disk = folder / "disk.ext4"
-        workload.make_ext4(disk, root)
+        disks.make_ext4(disk, root)
         return use(_Bench(kernel.image, selftests(folder)[PROGRAM], disk, cache))
 
 

@@ -2,7 +2,7 @@
 """Free the cache: kernel source, builds, compiler cache, data and logs.
 
 Kept, unless --all is given: the results of comparisons, which cannot be
-fetched or built again, and the Python environment (40 MB), which the next
+fetched or built again, and the Python environment (270 MB), which the next
 command needs at once.
 """
 

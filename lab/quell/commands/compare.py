@@ -1,109 +1,116 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Stock Linux against Quell: the standard workloads, or your own command after --.
 
-Installs what is missing, builds both kernels (later calls reuse them), and
-runs everything in VMs on the host's root file system: reads go through, writes
-are discarded. Runs alternate, stock and Quell, each in a fresh VM.
+Installs what is missing, builds the kernels (later calls reuse them), and runs
+everything in VMs on the host's root file system: reads go through, writes are
+discarded. Runs alternate, each in a fresh VM. Files that the command reads should
+be given with --data: the guest's root is 9p, where lazy unmap flush does not apply.
+
+With --here the command runs on this machine, which has to run a Quell kernel:
+by turns with Quell's mechanisms off and on.
+
+A side is NAME=KERNEL[,PARAMETER...]: stock, quell or the folder of a Linux tree,
+and boot parameters. The first side is the base of ratios and verdicts.
+
+Your command may print figures of its own, one a line: "figure NAME VALUE UNIT"
+(less is better) or "figure+ NAME VALUE UNIT" (more is better). If all sides take
+the same time and the first "figure+" differs, counts are judged per unit of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from quell import compare, machine, session, table, ui
+from quell import disks, engine, here, machine, presets, sides, table, ui, workload
 from quell.paths import Cache
 
 EXAMPLES = """\
 ./quell compare
-./quell compare --workload mapped-read --runs 3
-./quell compare -- make -j4
-./quell compare --quell-args quell=luf --json > result.json
+./quell compare --workload mapped-read --runs 6
+./quell compare --data /srv/weights.gguf -- llama-completion -m /srv/weights.gguf -p Hello
+./quell compare --data /srv/index:xfs --memory 2G --cpus 4 -- ./search /srv/index
+sudo ./quell compare --here -- make -j4
+./quell compare --side all=quell --side no-luf=quell,quell=-luf --json > result.json
 """
 
 
-def add_guest_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say in what guests is measured."""
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)"
-    )
-    parser.add_argument("--cpus", type=int, metavar="N", help="guest CPUs (the workload's own; 2)")
-    add_clock_and_tree(parser)
+def add_arguments(parser: argparse.ArgumentParser, name: str = "compare") -> None:
+    """The options of the preset ``name``'s command; some are those of ``compare`` alone."""
+    preset, add = presets.load(name), parser.add_argument
+    many, switch = dict[str, Any](action="append"), dict[str, Any](action="store_true")
+    usual = ", ".join(preset.workloads) or "the standard ones"
+    parser.set_defaults(preset=name)
+    add("--runs", type=int, metavar="N", help=f"runs on each side ({preset.runs})")
+    add("--workload", "-w", **many, metavar="NAME[,NAME...]", help=f"only these workloads ({usual})")
+    add("--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)")
+    cpus = "guest CPUs, each number measured by itself (the workload's own; 2 for --)"
+    add("--cpus", **many, metavar="N[,N...]", help=cpus)
+    add("--json", **switch, help="print the result object, no table")
+    if name == "compare":
+        side = "a side to compare, two or more; a word without = belongs to the parameter before it"
+        add("--side", **many, metavar=sides.FORM, help=side)
+        add_data(parser)
+        add("--here", **switch, help="run your command on this machine, which runs a Quell kernel")
+        add("--keep-caches", **switch, help="with --here, do not drop the page cache before each run")
+        add("--timeout", type=float, default=600, metavar="S", help="seconds for a run of your command (600)")
+    add("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    add("--deterministic", **switch, help="guest instructions as the clock, data on a RAM disk: slow, repeatable")
+    add("--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's")
 
 
-def guest_options(args: argparse.Namespace) -> session.Options:
-    """What ``add_guest_arguments`` and --workload, --runs and --quell-args ask for."""
-    return session.Options(
-        workloads=args.workload,
-        runs=args.runs,
-        memory=machine.parse_memory(args.memory) if args.memory else None,
-        cpus=args.cpus,
-        accel=args.accel,
-        deterministic=args.deterministic,
-        tree=args.kernel_tree,
-        append={"quell": tuple(shlex.split(args.quell_args))},
-    )
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """The options that give a guest disks."""
+    data = "a file or folder on a disk of its own, at the same path in the guest; FS is ext4 (the default), "
+    data += "xfs, btrfs, f2fs, erofs or squashfs; may be repeated"
+    disk = "an image or block device as it is: /dev/vda, then /dev/vdb ...; writes are discarded"
+    for option, form, text in (("--data", "PATH[:FS]", data), ("--disk", "IMAGE-OR-DEVICE", disk)):
+        parser.add_argument(option, action="append", default=[], metavar=form, help=text)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``compare``."""
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs per kernel (5)")
-    parser.add_argument(
-        "--workload", "-w", action="append", default=[], metavar="NAME[,NAME...]",
-        help="only these workloads (the standard ones)",
-    )  # fmt: skip
-    add_guest_arguments(parser)
-    parser.add_argument(
-        "--quell-args", default="", metavar="PARAMS",
-        help='boot parameters for the Quell kernel only, as in "quell=off"',
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=float, default=600, metavar="S", help="seconds for your command (600)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result object, no table")
+def data_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The request's fields for the options of ``add_data``."""
+    data = [disks.parse_data(text) for text in args.data]
+    disks.check_data(data)
+    return {"data": data, "attached": [disks.parse_disk(text) for text in args.disk]}
 
 
-def add_clock_and_tree(parser: argparse.ArgumentParser) -> None:
-    """The options of everything that measures: what runs the guests, and which source."""
-    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument(
-        "--deterministic", action="store_true",
-        help="guest instructions as the clock, data on a RAM disk: slow, repeatable",
-    )  # fmt: skip
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+def request_for(args: argparse.Namespace) -> engine.Request:
+    """The request of ``args.preset``, with the values of the options that are given."""
+    preset = presets.load(args.preset)
+    given = {
+        "runs": args.runs, "workloads": args.workload, "deterministic": args.deterministic or None,
+        "memory": machine.parse_memory(args.memory) if args.memory else None,
+        "cpus": tuple(map(machine.parse_cpus, sides.names(args.cpus or ()))) or None,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if args.preset == "compare":
+        given |= {"timeout": args.timeout, "here": args.here, "keep_caches": args.keep_caches, **data_of(args)}
+        usual = here.SIDES if args.here else preset.sides
+        preset = replace(preset, sides=sides.parse_all(args.side) if args.side else usual)
+    request = engine.request(preset, **given, accel=args.accel, tree=args.kernel_tree, command=args.command)
+    if request.deterministic and args.preset != "compare" and not args.workload:
+        for item in (one for one in workload.select(request.workloads) if one.nodes):
+            ui.note(f"{item.name} is left out: data on a RAM disk would fill the guest's fast NUMA node")
+            request = replace(request, workloads=tuple(name for name in request.workloads if name != item.name))
+    return request
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the comparison; your command's exit code, or 0."""
-    cache = Cache()
-    options = replace(guest_options(args), command=args.command, timeout=args.timeout)
-    outcome = session.measure(options, cache)
+    """Measure ``args.preset`` and print the result; your command's exit code, or 0."""
+    result, folder = engine.compare(request_for(args), Cache())
     if args.json:
-        print(json.dumps(outcome.result, indent=1))
+        print(json.dumps(result, indent=1))
     else:
-        out = table.console()
-        table.print_accelerator(outcome.result, out)
-        out.print()
-        table.print_result(
-            outcome.result, {m.plan.name: m.plan.summary for m in outcome.measured}, out
-        )
-    if args.command is None:
-        table.kept(outcome.folder)
-        return 0
-    ui.note(f"the command's output is kept in {outcome.folder / 'runs' / compare.OWN_COMMAND}")
-    return own_exit_code(outcome.measured[0].exit_codes)
+        table.print_result(result, ui.console())
+    ui.note(f"kept in {folder}" if args.command is None else f"the command's output is kept in {folder / 'runs'}")
+    return next(filter(None, (own_exit_code(one["exit_codes"]) for one in result["comparisons"])), 0)
 
 
-def own_exit_code(codes: dict[str, list[int]]) -> int:
-    """What to exit with after the user's own command: its code; says so when runs disagree."""
-    every = [code for side in compare.SIDES for code in codes[side]]
-    if len(set(every)) > 1:
-        shown = ", ".join(f"{side} {' '.join(map(str, codes[side]))}" for side in compare.SIDES)
-        ui.warn(f"the command's exit codes differ: {shown}")
-    failed = [code for side in reversed(compare.SIDES) for code in codes[side] if code]
-    return failed[0] if failed else 0
+def own_exit_code(codes: Mapping[str, list[int]]) -> int:
+    """Our exit code after the user's own command: the last side's first failure, or 0."""
+    return next((code for side in reversed(list(codes)) for code in codes[side] if code), 0)

@@ -8,71 +8,46 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
+from dataclasses import replace
 from pathlib import Path
 
-from quell import claims, machine, session, table, ui
+from quell import engine, presets, table, ui
 from quell.paths import Cache
 
+SCHEMA = "quell.figures/2"
 EXAMPLES = """\
 ./quell figures
-./quell figures luf-256M --runs 3
+./quell figures luf-256M --runs 6
 ./quell figures --json > figures.json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``figures``."""
-    parser.add_argument(
-        "groups", nargs="*", metavar="GROUP", help="only these groups of figures.toml (all)"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="GROUP[,GROUP...]", help="the same"
-    )
-    parser.add_argument(
-        "--runs", type=int, metavar="N", help="runs per kernel (the group's own; 5)"
-    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="only these groups of figures.toml (all)")
+    parser.add_argument("--runs", type=int, metavar="N", help="runs on each side (the group's own; 5)")
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    parser.add_argument("--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's")
     parser.add_argument("--json", action="store_true", help="print one object, no table")
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure and judge every group; 1 if a claim does not hold."""
-    groups = claims.select(claims.load(), [*args.groups, *args.only])
-    cache = Cache()
     rows = []
     environments = {}
-    for group in groups:
+    for group in presets.groups(args.groups):
         ui.note(f"{group.name}: {group.about}")
-        outcome = session.measure(
-            session.Options(
-                workloads=group.workloads,
-                runs=(group.runs or 5) if args.runs is None else args.runs,
-                memory=machine.parse_memory(group.memory) if group.memory else None,
-                cpus=group.cpus,
-                # The instruction counter is TCG's, whatever runs the other groups.
-                accel="tcg" if group.deterministic else args.accel,
-                deterministic=group.deterministic,
-                tree=args.kernel_tree,
-                append={
-                    "stock": tuple(shlex.split(group.stock_args)),
-                    "quell": tuple(shlex.split(group.quell_args)),
-                },
-            ),
-            cache,
-        )
-        table.kept(outcome.folder)
-        rows += claims.check(group, outcome.result)
-        environments[group.name] = outcome.result["environment"]
-    failed = sum(not row["holds"] for row in rows)
+        preset = replace(group, name="figures", runs=group.runs if args.runs is None else args.runs)
+        accel = "tcg" if group.deterministic else args.accel  # the instruction counter needs TCG
+        request = engine.request(preset, accel=accel, tree=args.kernel_tree)
+        result, folder = engine.compare(request, Cache())
+        ui.note(f"kept in {folder}")
+        rows += presets.check(group, result)
+        environments[group.name] = result["environment"]
+    holds = [row["holds"] for row in rows]
     if args.json:
-        document = {"schema": claims.SCHEMA, "environments": environments, "figures": rows}
-        print(json.dumps(document, indent=1))
+        print(json.dumps({"schema": SCHEMA, "environments": environments, "figures": rows}, indent=1))
     else:
-        out = table.console()
-        table.print_claims(rows, out)
-        out.print(f"{len(rows) - failed} of {len(rows)} figures hold")
-    return 1 if failed else 0
+        table.print_claims(rows, ui.console())
+        print(f"{sum(holds)} of {len(holds)} figures hold")
+    return 0 if all(holds) else 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The kept results as one HTML file, with tables and plots, that needs no network.
 
-Without RESULT: the latest comparison, the latest ladder, and the latest ladder
-over several numbers of vCPUs, as far as they exist. RESULT is a folder, a file, or
-the name of a folder among the kept results; several may be named.
+Without RESULT: the newest result of compare, of ladder and of ladder --scale, as far
+as they exist. RESULT is a folder, a file, or the name of a folder in the cache; several
+may be named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("results", nargs="*", metavar="RESULT", help="these results (the latest)")
+    parser.add_argument("results", nargs="*", metavar="RESULT", help="these results (the newest)")
     parser.add_argument(
         "--output", "-o", type=Path, default=Path(DEFAULT), metavar="FILE",
         help=f"where the page goes, - for standard output ({DEFAULT})",
@@ -56,9 +56,7 @@ def main(args: argparse.Namespace) -> int:
     target = args.output.resolve()
     if not to_stdout:
         _check(target)
-    cache = Cache()
-    found = sources.named(args.results, cache) if args.results else sources.latest(cache)
-    text = page.render(found)
+    text = page.render(sources.find(args.results, Cache()))
     if to_stdout:
         sys.stdout.write(text)
         return 0

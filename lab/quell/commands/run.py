@@ -15,7 +15,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from quell import machine, session, ui
+from quell import build, machine, sides, ui, user_command
+from quell.commands import compare
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -25,6 +26,7 @@ EXAMPLES = """\
 ./quell run
 ./quell run -- uname -a
 ./quell run --memory 2G --cpus 4 --append quell=-luf -- stress-ng --vm 2 -t 10
+./quell run --data /srv/index:xfs -- ./search /srv/index
 ./quell run --stock -- cat /proc/vmstat
 """
 
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--append", action="append", default=[], metavar="PARAMS",
         help='boot parameters, as in "quell=off"; may be repeated',
     )  # fmt: skip
+    compare.add_data(parser)
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument(
         "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
@@ -59,9 +62,10 @@ def main(args: argparse.Namespace) -> int:
         append=tuple(word for text in args.append for word in shlex.split(text)),
     )
     cache = Cache()
-    name = "stock" if args.stock else "quell"
-    _, kernels = session.build(args.kernel_tree, cache, (name,))
-    kernel = kernels[name]
+    disks = compare.data_of(args)
+    side = sides.parse("stock=stock" if args.stock else "quell=quell")
+    _, kernels = build.for_sides(args.kernel_tree, cache, (side,), ext4=user_command.needs_only_ext4(**disks))
+    kernel = kernels[side.name]
     accelerator = machine.choose_accelerator(args.accel, kernel.image, cache)
     ui.note(f"booting {kernel.release} under {accelerator.name.upper()} ...")
     with tempfile.TemporaryDirectory(prefix="run-", dir=cache.folder("run")) as temp:
@@ -69,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
             result = machine.boot(
                 replace(guest, accel=accelerator.name),
                 kernel.image,
-                session.own_job(command, terminal=terminal),
+                user_command.job(command, cache, **disks, terminal=terminal),
                 Path(temp),
                 cache=cache,
                 timeout=args.timeout or (_WEEK_S if terminal else 3600),

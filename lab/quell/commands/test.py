@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run the checks, part after part: lab, report, checkpatch, export, w1, models, kunit, vm.
+"""Run the checks, part after part: lab, report, checkpatch, export, w1, models, kunit, vm, own.
 
 lab is the lab's own tests and types, report the page of ./quell report in a
 browser, checkpatch and w1 the kernel part's style and warnings, export the series
 of ./quell export applied with git am, models its protocol checked with spin,
-kunit its unit tests in a VM, vm what only booted kernels show. Only where they are
+kunit its unit tests in a VM, vm what only booted kernels show, own the user's own
+data and compare --here in a VM. Only where they are
 named, or with --full: torture, the selftests and lazy unmap flush under attack on
 the debug kernel; mutants, the same with each deliberate fault of that kernel,
 which has to be caught; selftests, Linux's own, whose results have to be the same
@@ -42,6 +43,7 @@ PARTS = {
     "models": "quell.checks.models",
     "kunit": "quell.checks.kunit",
     "vm": "quell.checks.vm",
+    "own": "quell.checks.own",
     "torture": "quell.checks.torture",
     "mutants": "quell.checks.mutants",
     "selftests": "quell.checks.selftests",

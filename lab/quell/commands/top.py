@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from quell import proc, table, ui
+from quell import proc, ui
 from quell.errors import UsageError
 from quell.top import report, sources, view
 from quell.top.sample import Snapshot
@@ -192,7 +192,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result, indent=1))
         return code
-    out = table.console(sys.stderr if args.command is not None else None)
+    out = ui.console(sys.stderr if args.command is not None else None)
     out.print(view.render(result, args.rows))
     return code
 
@@ -213,7 +213,7 @@ def _live(args: argparse.Namespace, watch: _Watch, stop: Stop) -> None:
         if sys.stdin.isatty():
             stack.enter_context(_keys(stop))
         live = stack.enter_context(
-            Live(console=table.console(), screen=True, auto_refresh=False, redirect_stdout=False)
+            Live(console=ui.console(), screen=True, auto_refresh=False, redirect_stdout=False)
         )
         live.update(f"looking for {args.interval:g} s ...", refresh=True)
         while not stop.wait(0):

@@ -11,13 +11,17 @@
  *   3. a cgroup for the command, so that its peak memory is known;
  *   4. counters, the command, counters again; then everything is sent.
  *
- * argv[1] is the job: NUL-terminated strings, by turns a key and a value:
+ * The last argument is the job: NUL-terminated strings, by turns a key and a value:
  *
  *   arg S       one word of the command, in order       (required)
  *   env S       NAME=VALUE of its environment
  *   cwd S       directory to start it in                (default /)
- *   data DEV    ext4 or xfs disk to mount at /run/quell/data, DEV as in vda
+ *   data DEV    disk to mount at /run/quell/data, DEV as in vda
  *   ram 1       copy DEV to /dev/ram0 first and mount that
+ *   disk DEV:FS:PATH
+ *               mount the file system FS of this disk at /run/quell/disk/N, and bind
+ *               the entry "data" of its root to PATH, which may have any character;
+ *               may be given more than once
  *   stage PATH  copy this file to /run/quell/bin, so that running it from there
  *               never waits for 9p; may be given more than once
  *   write S     PATH=VALUE, written before anything is counted
@@ -63,10 +67,12 @@
 #define PROTOCOL	1
 #define DATA_DIR	"/run/quell/data"
 #define STAGE_DIR	"/run/quell/bin"
+#define DISK_DIR	"/run/quell/disk"
 #define CGROUP		"/sys/fs/cgroup/quell"
 #define MAX_WORDS	4096
 #define MAX_KSWAPD	64
 #define MAX_STAGES	8
+#define MAX_DISKS	16
 
 struct buf {
 	char *p;
@@ -78,8 +84,9 @@ static unsigned int sections;
 
 static struct {
 	char *argv[MAX_WORDS + 1], *env[MAX_WORDS + 1], *write[MAX_WORDS];
-	int argc, envc, writec, stagec;
+	int argc, envc, writec, stagec, diskc;
 	const char *cwd, *data, *stage[MAX_STAGES], *tty;
+	char *disk[MAX_DISKS];
 	int ram;
 	struct winsize size;
 } job = { .cwd = "/" };
@@ -197,7 +204,8 @@ static void must_mount(const char *source, const char *target, const char *type,
 {
 	mkdir(target, 0755);
 	if (mount(source, target, type, flags, data))
-		fail("cannot mount %s on %s in the guest: %s", type, target, strerror(errno));
+		fail("cannot mount %s on %s in the guest: %s", type, target,
+		     errno == ENODEV ? "its kernel has no such file system" : strerror(errno));
 }
 
 static void may_mount(const char *source, const char *target, const char *type,
@@ -272,6 +280,8 @@ static void read_job(const char *path)
 			fail("the job %s has more than %d words", path, MAX_WORDS);
 		if (job.stagec == MAX_STAGES)
 			fail("the job %s stages more than %d files", path, MAX_STAGES - 1);
+		if (job.diskc == MAX_DISKS)
+			fail("the job %s has more than %d disks", path, MAX_DISKS - 1);
 		if (!strcmp(key, "arg"))
 			job.argv[job.argc++] = value;
 		else if (!strcmp(key, "env"))
@@ -284,6 +294,8 @@ static void read_job(const char *path)
 			job.data = value;
 		else if (!strcmp(key, "stage"))
 			job.stage[job.stagec++] = value;
+		else if (!strcmp(key, "disk"))
+			job.disk[job.diskc++] = value;
 		else if (!strcmp(key, "ram"))
 			job.ram = 1;
 		else if (!strcmp(key, "tty"))
@@ -387,16 +399,40 @@ static void stage_program(const char *file)
 	free(b.p);
 }
 
-/* Whether it is an xfs disk; else it is an ext4 one. */
-static int has_xfs(const char *dev)
+/* The file system on a disk, by its magic number: ext4 if it has no other. */
+static const char *fs_of(const char *dev)
 {
+	static const struct {
+		const char *fs, *magic;
+		off_t at;
+	} known[] = {
+		{ "xfs", "XFSB", 0 },
+		{ "squashfs", "hsqs", 0 },
+		{ "erofs", "\xe2\xe1\xf5\xe0", 1024 },
+		{ "f2fs", "\x10\x20\xf5\xf2", 1024 },
+		{ "btrfs", "_BHR", 0x10040 },
+	};
 	int fd = open(dev, O_RDONLY | O_CLOEXEC);
-	char magic[4] = "";
+	const char *fs = "ext4";
+	char magic[4];
 
-	if (fd < 0 || read(fd, magic, sizeof(magic)) != sizeof(magic))
+	if (fd < 0)
 		fail("cannot read %s in the guest: %s", dev, strerror(errno));
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (pread(fd, magic, sizeof(magic), known[i].at) == sizeof(magic) &&
+		    !memcmp(magic, known[i].magic, sizeof(magic)))
+			fs = known[i].fs;
 	close(fd);
-	return !memcmp(magic, "XFSB", sizeof(magic));
+	return fs;
+}
+
+static void mount_disk(const char *dev, const char *at, const char *fs)
+{
+	unsigned long flags = MS_NOATIME;
+
+	if (!strcmp(fs, "erofs") || !strcmp(fs, "squashfs"))
+		flags |= MS_RDONLY;
+	must_mount(dev, at, fs, flags, strcmp(fs, "ext4") ? NULL : "noinit_itable");
 }
 
 static void mount_data(void)
@@ -410,10 +446,61 @@ static void mount_data(void)
 		copy_disk(dev, "/dev/ram0");
 		snprintf(dev, sizeof(dev), "/dev/ram0");
 	}
-	if (has_xfs(dev))
-		must_mount(dev, DATA_DIR, "xfs", MS_NOATIME, NULL);
-	else
-		must_mount(dev, DATA_DIR, "ext4", MS_NOATIME, "noinit_itable");
+	mount_disk(dev, DATA_DIR, fs_of(dev));
+}
+
+static void make_entry(const char *path, int is_folder)
+{
+	int fd;
+
+	if (!access(path, F_OK))
+		return;
+	/* A link may lead to a place that the guest does not have, as below /run. */
+	unlink(path);
+	if (is_folder) {
+		if (mkdir(path, 0755))
+			fail("cannot make the folder %s in the guest: %s", path, strerror(errno));
+		return;
+	}
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (fd < 0)
+		fail("cannot make the file %s in the guest: %s", path, strerror(errno));
+	close(fd);
+}
+
+/* Makes @path, a folder or an empty file, and the folders that lead to it. */
+static void make_path(char *path, int is_folder)
+{
+	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+		*p = 0;
+		make_entry(path, 1);
+		*p = '/';
+	}
+	make_entry(path, is_folder);
+}
+
+static void mount_disks(void)
+{
+	mkdir(DISK_DIR, 0755);
+	for (int i = 0; i < job.diskc; i++) {
+		char *fs = strchr(job.disk[i], ':'), *path = fs ? strchr(fs + 1, ':') : NULL;
+		char dev[300], at[64], from[80];
+		struct stat st;
+
+		if (!path || path[1] != '/')
+			fail("'%s' is not DEV:FS:PATH", job.disk[i]);
+		*fs++ = 0;
+		*path++ = 0;
+		snprintf(dev, sizeof(dev), "/dev/%s", job.disk[i]);
+		snprintf(at, sizeof(at), DISK_DIR "/%d", i);
+		snprintf(from, sizeof(from), "%s/data", at);
+		mount_disk(dev, at, fs);
+		if (stat(from, &st))
+			fail("the disk for %s has no entry data: %s", path, strerror(errno));
+		make_path(path, S_ISDIR(st.st_mode));
+		if (mount(from, path, NULL, MS_BIND, NULL))
+			fail("cannot bind the data to %s in the guest: %s", path, strerror(errno));
+	}
 }
 
 /*
@@ -519,10 +606,17 @@ static void send_snapshot(const char *when, const struct snapshot *s)
 	}
 }
 
-static void send_guest(void)
+static void send_guest(char **argv)
 {
 	struct utsname u;
 	struct buf b = {};
+
+	/* The kernel hands the parameters that it does not know to init. */
+	for (int i = 1; argv[i]; i++)
+		buf_add(&b, "%s%c", argv[i], 0);
+	buf_file(&b, "/proc/self/environ");
+	section("unknown", b.p, b.len);
+	b.len = 0;
 
 	uname(&u);
 	buf_add(&b, "release %s\ncpus %ld\npage_size %ld\nhz %ld\nclocksource ", u.release,
@@ -617,7 +711,7 @@ static int relay(int from, int to)
  * The command's output goes through pipes, not to the ports themselves: a port
  * can be opened once only, so a script that writes to /dev/stderr would fail.
  */
-static void run(int has_cgroup)
+static void run(char **args, int has_cgroup)
 {
 	int out = open_port("quell.stdout", O_WRONLY), err = open_port("quell.stderr", O_WRONLY);
 	int in = open_port("quell.stdin", O_RDONLY), ended = 0, status = 0, e;
@@ -706,7 +800,7 @@ static void run(int has_cgroup)
 		usage.ru_majflt, usage.ru_maxrss);
 	if (peak.len)
 		buf_add(&result, "memory_peak %.*s", (int)peak.len, peak.p);
-	send_guest();
+	send_guest(args);
 	send_snapshot("before", &before);
 	send_snapshot("after", &after);
 	section("result", result.p, result.len);
@@ -723,15 +817,16 @@ int main(int argc, char **argv)
 	make_root();
 	if (argc < 2)
 		fail("no job was given to the guest");
-	read_job(argv[1]);
+	read_job(argv[argc - 1]);
 	network_up();
 	has_cgroup = !make_cgroup();
 	mkdir("/run/quell", 0755);
 	for (int i = 0; i < job.stagec; i++)
 		stage_program(job.stage[i]);
 	mount_data();
+	mount_disks();
 	write_switches();
-	run(has_cgroup);
+	run(argv, has_cgroup);
 	finish();
 	return 0;
 }

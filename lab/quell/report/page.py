@@ -6,48 +6,36 @@ Everything that comes from results is untrusted text: the template escapes it.
 
 from __future__ import annotations
 
-import math
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from quell import stats, table, ui, workload
+from quell import presets, results, table, ui
 from quell.report import charts, reproduce, svg
-from quell.report.sources import Sources, is_scale
+from quell.report.charts import Row
 
 _FOLDER = Path(__file__).parent
-_KINDS = {stats.BETTER: "better", stats.WORSE: "worse", stats.SAME: "same"}
+# What a result with many sides is called in the contents, its heading, and what is in it.
+_LADDERS = {
+    "ladder": ("Ladder", "The ladder", "The same Quell kernel with one mechanism more switched on at each rung, "
+               "and stock Linux."),
+    "scale": ("Scale", "More CPUs", "Each figure against the number of CPUs, a line per rung of the ladder."),
+    "sizes": ("Folio sizes", "Folio sizes", "Stock Linux with one size of anonymous folios each, and Quell's choice."),
+}  # fmt: skip
+_SIDES = ("Sides", "Many sides", "Each figure on every side.")
 _DIRECTIONS = {
-    "agrees": ("better", "same direction"),
-    "opposite": ("worse", "opposite direction"),
-    "none": ("same", "only one of the two differs"),
+    "agrees": (charts.BETTER, "same direction"),
+    "opposite": (charts.WORSE, "opposite direction"),
+    "none": (charts.SAME, "only one of the two differs"),
 }
-_SIZES = {"agrees": "about as much", "smaller": "less than published", "larger": "more than published"}
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A workload's section: heading, table, charts."""
-
-    anchor: str
-    workload: str
-    about: str
-    guest: str
-    when: str
-    rows: list[table.Row]
-    later: list[table.Row]
-    times: str
-    counts: Counter[str]
-    exits: str
-    ratios: list[charts.Ratio]
-    emulated: bool
-    runs: int
-    chart: Markup = Markup("")
-    overview: Markup = Markup("")
+# Words with a character where browsers break lines; longer ones have to be broken on a phone.
+_IDENTIFIER = re.compile(r"(?=\S*[-_/=:])\S{2,40}")
 
 
 def plural(count: int, word: str) -> str:
@@ -60,270 +48,205 @@ def day(stamp: str) -> str:
     return stamp.replace("T", " ").replace("Z", " UTC") if len(stamp) == 20 else stamp
 
 
-def _summaries(names: Sequence[str]) -> dict[str, str]:
-    """A line on each workload, from those descriptions that are here."""
-    there = set(workload.known())
-    return {item.name: item.summary for item in workload.select([n for n in names if n in there])}
-
-
-def _compared(documents: Sequence[Mapping[str, Any]]) -> Iterator[Compared]:
-    number = 0
-    for document in documents:
-        environment = document["environment"]
-        emulated = environment["accelerator"]["name"] == "tcg"
-        summaries = _summaries([c["workload"] for c in document["comparisons"]])
-        for comparison in document["comparisons"]:
-            number += 1
-            head, guest = table.heading(environment, comparison["workload"], summaries)
-            rows = table.rows(comparison, emulated=emulated)
-            matters = any(r.matters for r in rows)
-            here = [r for r in rows if not emulated or table.carries_over(comparison, r.key)]
-            yield Compared(
-                anchor=f"w{number}",
-                workload=comparison["workload"],
-                about=head.partition(": ")[2],
-                guest=guest,
-                when=day(environment["date"]) if len(documents) > 1 else "",
-                rows=here,
-                later=[r for r in rows if r not in here],
-                times=environment["accelerator"]["times"],
-                counts=Counter(_KINDS[r.verdict] for r in rows if r.verdict in _KINDS),
-                exits=_exits(comparison["exit_codes"]),
-                ratios=[charts.ratio_row(r) for r in rows if r.matters or not matters],
-                emulated=emulated and not environment["deterministic"],
-                runs=environment["runs"],
-            )  # fmt: skip
-
-
-def _exits(codes: Mapping[str, Sequence[float]]) -> str:
-    """The command's exit codes, if any is not 0."""
-    if not any(code for side in codes.values() for code in side):
-        return ""
-    shown = "; ".join(f"{side} {', '.join(map(str, codes[side]))}" for side in ("stock", "quell"))
-    return f"The command did not exit with 0: {shown}."
+def identifiers(text: str) -> Markup:
+    """Text in which no identifier is broken across lines; lists may break behind their commas."""
+    parts = re.split(r"((?<=,)(?=\S)|\s+)", svg.clean(text))
+    return Markup("").join(
+        Markup("<wbr>") if not part and n % 2
+        else Markup('<span class="id">{}</span>').format(part) if _IDENTIFIER.fullmatch(part)
+        else part
+        for n, part in enumerate(parts)
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class LadderPart:
-    """A workload on the ladder: its charts, and a table for each number of vCPUs.
+class Pair:
+    """A side against the base: the rows of the table, those that emulation changes last."""
 
-    A table is its caption, the rungs, and a row for each figure.
-    """
+    ident: str
+    name: str
+    base: str
+    other: str
+    rows: list[Row]
 
-    heading: str
-    charts: list[Markup]
-    tables: list[tuple[str, list[str], list[tuple[str, list[str]]]]]
-
-
-def _figures(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The figures of cells, by name, with their titles."""
-    return {
-        name: charts.figure_title(name, figure["unit"])
-        for cell in cells for name, figure in cell["figures"].items()
-    }  # fmt: skip
+    def ratios(self, domain: tuple[float, float]) -> Markup:
+        """The chart of the figures that matter; empty when there are none."""
+        matter = [row for row in self.rows if row.matters]
+        return charts.ratios(self.ident, self.name, self.base, self.other, matter, domain) if matter else Markup("")
 
 
-def _rungs(
-    document: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]
-) -> list[charts.Rung]:
-    """All rungs, with what is in ``figures`` for each. The last that is no stock is all of Quell."""
-    last = [r["name"] for r in document["rungs"] if r["kernel"] != "stock"][-1:]
-    return [
-        charts.Rung(r["name"], r["title"], r["kernel"], figures.get(r["name"]), r["name"] in last)
-        for r in document["rungs"]
-    ]
+def _compared(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A section for each workload: headings, the pairs of sides, notes, the chart of every run."""
+    numbers = itertools.count(1)
+    for result in found:
+        environment, sides = result["environment"], charts.sides(result)
+        emulated = environment["accelerator"]["name"] == "tcg"
+        for comparison in result["comparisons"]:
+            anchor, name = f"w{next(numbers)}", comparison["name"]
+            about, guest = _about(result, comparison)
+            figures = {key: comparison["figures"][key] for key in comparison["shown"]}
+            last = comparison is result["comparisons"][-1]
+            yield {
+                "anchor": anchor,
+                "name": name,
+                "about": about,
+                "guest": guest + (f", {day(environment['date'])}" if len(found) > 1 else ""),
+                "times": environment["accelerator"]["times"],
+                "sides": sides,
+                "pairs": [
+                    Pair(f"{anchor}-{n}", name, sides[0].title, side.title, _rows(comparison, sides[0], side, emulated))
+                    for n, side in enumerate(sides[1:])
+                ],
+                "notes": [*_exits(comparison), *comparison["notes"], *(result["notes"] if last else ())],
+                "chart": charts.runs(f"{anchor}-runs", f"{name}: every run", figures, comparison["matters"], sides),
+            }
 
 
-def _ladder_parts(document: Mapping[str, Any], ident: str) -> Iterator[LadderPart]:
-    for n, name in enumerate(dict.fromkeys(c["workload"] for c in document["cells"])):
-        drawn_figures = _that_matter(document, name)
-        cells = [c for c in document["cells"] if c["workload"] == name]
-        titles = _figures(cells)
-        cpus = sorted({c["cpus"] for c in cells})
-        drawn = []
-        for m, (figure, title) in enumerate(titles.items()):
-            if drawn_figures and figure not in drawn_figures:
-                continue
-            by_cpus = {
-                count: {
-                    c["rung"]: c["figures"][figure]
-                    for c in cells if c["cpus"] == count and figure in c["figures"]
-                }
-                for count in cpus
-            }  # fmt: skip
-            by_cpus = {count: found for count, found in by_cpus.items() if found}
-            chart_id, better = f"{ident}-{n}-{m}", _better(by_cpus)
-            if len(by_cpus) > 1:
-                rungs = _rungs(document, {})
-                drawn.append((f"{title}{better}", charts.scale_curves(
-                    chart_id, f"{name}: {title} against the number of vCPUs", rungs, by_cpus)))  # fmt: skip
-            else:
-                rungs = _rungs(document, next(iter(by_cpus.values())))
-                drawn.append((f"{title}{better}", charts.ladder(
-                    chart_id, f"{name}: {title} on each rung of the ladder", rungs)))  # fmt: skip
-        tables = []
-        for count in cpus:
-            found = {c["rung"]: c["figures"] for c in cells if c["cpus"] == count}
-            there = [r["name"] for r in document["rungs"] if r["name"] in found]
-            rows = [
-                (title, [table.span(found[rung].get(figure)) for rung in there])
-                for figure, title in titles.items()
-            ]
-            tables.append((plural(count, "vCPU"), there, rows))
-        heading = name if len(cpus) > 1 else f"{name}, {plural(cpus[0], 'vCPU')}"
-        yield LadderPart(heading, [_captioned(*pair) for pair in drawn], tables)
-
-
-def _that_matter(document: Mapping[str, Any], name: str) -> set[str]:
-    """The figures of a workload that are drawn: its own description's, the published; else all."""
-    there = {f for c in document["cells"] if c["workload"] == name for f in c["figures"]}
-    wanted = {p["figure"] for p in document["published"] if p["workload"] == name}
-    if name in workload.known():
-        wanted |= set(workload.select([name])[0].matters)
-    return wanted & there
-
-
-def _better(by_cpus: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
-    more = any(f["better"] == "more" for found in by_cpus.values() for f in found.values())
-    return " (more is better)" if more else ""
-
-
-def _captioned(caption: str, chart: Markup) -> Markup:
-    return Markup('<figure class="small"><figcaption>{}</figcaption>{}</figure>').format(
-        svg.clean(caption), chart
-    )
-
-
-def _published(documents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _rows(comparison: Mapping[str, Any], base: charts.Side, side: charts.Side, emulated: bool) -> list[Row]:
     rows = []
-    for document in documents:
-        for item in document["published"]:
-            css, direction = _DIRECTIONS[item["direction"]]
-            rows.append({
-                **item,
-                "css": css,
-                "verdict": direction,
-                "much": _SIZES.get(item["size"], ""),
-                "title": table.title(item["figure"]),
-                **{f"{who}_{key}": table.number(item[who][key])
-                   for who in ("theirs", "ours") for key in ("from", "to")},
-                **{f"{who}_ratio": table.ratio(item[who]["ratio"]) for who in ("theirs", "ours")},
-            })  # fmt: skip
+    for key in comparison["shown"]:
+        figure = comparison["figures"][key]
+        against = figure["against"].get(side.name, {"ratio": None, "verdict": None})
+        rows.append(Row(
+            table.label(figure), figure["sides"][base.name], figure["sides"][side.name], against["ratio"],
+            against["verdict"] or "", key in comparison["matters"], emulated and not figure["carries_over"],
+        ))  # fmt: skip
+    return sorted(rows, key=lambda row: row.later)
+
+
+def _about(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> tuple[str, str]:
+    """What a comparison is, and in what machine it ran."""
+    version = f", version {comparison['version']} of the workload" if comparison["version"] is not None else ""
+    about = comparison["summary"] or " ".join(comparison["command"])
+    return about.rstrip(".") + ".", table.heading(result, comparison)[1] + version
+
+
+def _exits(comparison: Mapping[str, Any]) -> list[str]:
+    """A sentence on a command that failed alike in all runs; where they differ the notes have one."""
+    codes = {code for side in comparison["exit_codes"].values() for code in side}
+    return [f"The command exited with {codes.pop():g} in every run."] if len(codes) == 1 and codes != {0} else []
+
+
+def _ladder_part(
+    result: Mapping[str, Any], alike: Mapping[int, Mapping[str, Any]], sides: Sequence[charts.Side], ident: str
+) -> dict[str, Any]:
+    """A workload on many sides, by number of CPUs: charts, and a table for each number.
+
+    A row of a table is its label, and for each side the figure and its comparison with the base.
+    """
+    first, *more = alike.values()
+    name = first["workload"]
+    wanted = presets.load(result["preset"]).shown.get(name, ()) if result["preset"] in _LADDERS else ()
+    drawn = []
+    for n, key in enumerate(key for key in first["shown"] if key in (*wanted, *first["matters"])):
+        figure, chart = first["figures"][key], f"{ident}-{n}"
+        by_cpus = {cpus: c["figures"][key] for cpus, c in alike.items() if key in c["figures"]}
+        label = table.label(figure)
+        if more:
+            drawn.append(charts.curves(chart, f"{name}: {label} against the number of CPUs", label, by_cpus, sides))
+        else:
+            drawn.append(charts.runs(chart, f"{name}: {label} on each side", {key: figure}, [key], sides))
+    tables = []
+    for comparison in alike.values():
+        figures = [comparison["figures"][key] for key in comparison["shown"]]
+        rows = [
+            (table.label(f), [(f["sides"][side.name], f["against"].get(side.name)) for side in sides]) for f in figures
+        ]
+        tables.append((_about(result, comparison)[1], rows))
+    notes = dict.fromkeys(note for comparison in alike.values() for note in comparison["notes"])
+    about = _about(result, first)[0]
+    return {"name": name, "about": about, "charts": drawn, "tables": tables, "notes": list(notes)}
+
+
+def _ladder(result: Mapping[str, Any], anchor: str) -> dict[str, Any]:
+    short, heading, about = _LADDERS.get(result["preset"], _SIDES)
+    environment, sides = result["environment"], charts.sides(result)
+    by_workload: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for comparison in result["comparisons"]:
+        by_workload.setdefault(comparison["workload"], {})[comparison["cpus"]] = comparison
+    return {
+        "anchor": anchor,
+        "short": short,
+        "heading": heading,
+        "about": f"{about} Medians of {plural(environment['runs'], 'run')}; {environment['accelerator']['times']}.",
+        "sides": result["sides"],
+        "parts": [
+            _ladder_part(result, alike, sides, f"{anchor}-{n}") for n, alike in enumerate(by_workload.values())
+        ],
+        "notes": result["notes"],
+    }
+
+
+def _published(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for result in found:
+        titles = {key: table.label(f) for c in result["comparisons"] for key, f in c["figures"].items()}
+        for item in result["published"]:
+            css, outcome = _DIRECTIONS[item["direction"]]
+            title = titles.get(item["figure"], item["figure"])
+            rows.append({**item, "title": title, "css": css, "outcome": outcome})
     return rows
 
 
-def _extremes(parts: Sequence[Compared]) -> list[str]:
-    """The largest difference to either side, in words; what is emulated only where nothing else is."""
+def _lead(parts: Sequence[Mapping[str, Any]], counts: Counter[str], published: Sequence[Mapping[str, Any]]) -> str:
+    """What the verdicts say, in a sentence or two."""
     said = []
-    for verdict in (stats.BETTER, stats.WORSE):
-        found = [
-            (not (part.emulated and row in part.later), _distance(row), part, row)
-            for part in parts
-            for row in [*part.rows, *part.later]
-            if row.verdict == verdict
-        ]
-        if found:
-            counted, _, part, row = max(found, key=lambda item: item[:2])
-            stock, quell = (table.number(row.figure[side]["median"]) for side in ("stock", "quell"))
-            said.append(
-                f"Furthest {verdict}{'' if counted else ' (emulated)'}: {row.label} in "
-                f"{part.workload}, {stock} on stock and {quell} on Quell (ratio {row.ratio})."
-            )
-    return said
-
-
-def _emulated(parts: Sequence[Compared]) -> list[str]:
-    """How much of what was counted are emulated times, in a sentence, if any are."""
-    rows = [row for part in parts if part.emulated for row in part.later]
-    counts = Counter(_KINDS[row.verdict] for row in rows if row.verdict in _KINDS)
-    if not counts:
-        return []
-    return [
-        f"Of these, {plural(sum(counts.values()), 'figure')} "
-        f"{'is an' if sum(counts.values()) == 1 else 'are'} emulated "
-        f"time{'s' * (sum(counts.values()) != 1)}: {counts['better']:,} better, "
-        f"{counts['worse']:,} worse, {counts['same']:,} without a difference."
-    ]
-
-
-def _distance(row: table.Row) -> float:
-    """How far apart both kernels are; something against nothing is farthest."""
-    value = row.figure["ratio"]
-    return abs(math.log(value)) if value is not None and value > 0 else math.inf
-
-
-def _chance(runs: int) -> str:
-    """What the spread of so many runs a side is worth."""
-    if runs == 1:
-        return "With one run a side there is no spread: every difference counts as one."
-    one_in = math.comb(2 * runs, runs) // 2
-    return (
-        f"With {runs} runs a side, two equal kernels would be told apart by this rule in "
-        f"1 of {one_in:,} figures."
-    )
-
-
-def _lead(parts: Sequence[Compared], counts: Counter[str], published: Sequence[Any]) -> str:
-    """What was compared and what came out, in a sentence or two: what the verdicts say."""
-    said = ""
-    if parts:
-        where = len({p.workload for p in parts})
-        total = sum(counts.values())
-        said = (
-            f"Of {plural(total, 'figure')} on {plural(where, 'workload')}, {counts['better']:,} "
-            f"{'is' if counts['better'] == 1 else 'are'} better on Quell than on stock Linux, "
-            f"{counts['worse']:,} {'is' if counts['worse'] == 1 else 'are'} worse, and "
-            f"{counts['same']:,} {'shows' if counts['same'] == 1 else 'show'} "
-            f"no difference within the spread."
+    pairs = {(pair.base, pair.other) for part in parts for pair in part["pairs"]}
+    if total := sum(counts.values()):
+        [base, other] = pairs.pop() if len(pairs) == 1 else ("the base", "the other side")
+        said.append(
+            f"Of {plural(total, 'judged figure')} on {plural(len({p['name'] for p in parts}), 'workload')}, "
+            f"{_are(counts['better'])} better on {other} than on {base}, {_are(counts['worse'])} worse, and "
+            f"{counts['same']:,} {'shows' if counts['same'] == 1 else 'show'} no difference."
         )
+        if few := counts["few"]:
+            said.append(f"For {few:,} there are too few runs to tell.")
+    elif parts:
+        said.append("No figure was judged.")
     if published:
         ways = Counter(item["direction"] for item in published)
-        said += (
-            f" Of {plural(len(published), 'published result')}, {ways['agrees']} went the same way "
-            f"here and {ways['opposite']} the opposite way; for {ways['none']} only one of the "
-            f"two differs."
+        said.append(
+            f"Of {plural(len(published), 'published result')}, {ways['agrees']} went the same way here and "
+            f"{ways['opposite']} the opposite way; for {ways['none']} only one of the two differs."
         )
-    return said.strip() or "Quell's mechanisms, switched on one at a time."
+    return " ".join(said) or "Every figure on every side."
 
 
-def _facts(environment: Mapping[str, Any]) -> dict[str, str]:
+def _are(count: int) -> str:
+    return f"{count:,} {'is' if count == 1 else 'are'}"
+
+
+def _facts(result: Mapping[str, Any]) -> dict[str, str]:
     """The environment as terms and what they are."""
-    host, kernels = environment["host"], environment["kernels"]
-    accelerator = environment["accelerator"]
+    environment = result["environment"]
+    host, accelerator = environment["host"], environment["accelerator"]
+    memory = f"{ui.size(host['memory_kb'] * 1024)} of memory"
     facts = {
         "Measured": day(environment["date"]),
         "Quell": f"{environment['quell']}, series {environment['series_hash']}",
         "Linux source": environment["kernel_source"],
-        "Host": f"{host['cpu']}, {plural(host['cpus'], 'CPU')}, "
-        f"{ui.size(host['memory_kb'] * 1024)} of memory, Linux {host['kernel']}",
+        "Host": f"{host['cpu']}, {plural(host['cpus'], 'CPU')}, {memory}, Linux {host['kernel']}",
         "Accelerator": f"{accelerator['name'].upper()} ({accelerator['reason']})",
         "Times": accelerator["times"],
-        "Runs": f"{environment['runs']} for each kernel and workload",
+        "Runs": f"{environment['runs']} on each side for each workload",
         "QEMU": environment["qemu"],
         "Compiler": environment["compiler"],
     }
-    for name, kernel in kernels.items():
-        more = " ".join(kernel["boot_parameters"])
-        facts[f"Kernel {name}"] = (
-            f"{kernel['release']}, configuration {kernel['config_hash'][:12]}"
-            + (f", booted with {more}" if more else "")
-        )
-    for name in environment["workloads"]:
-        guest = table.heading(environment, name, {})[1].rpartition(", ")[0]
-        version = environment["workloads"][name]["version"]
-        facts[f"Workload {name}"] = guest + (f", version {version}" if version is not None else "")
+    for side in result["sides"] if not table.many_sides(result) else ():
+        more = f", booted with {' '.join(side['parameters'])}" if side["parameters"] else ""
+        facts[f"Side {side['title']}"] = f"{side['release']}, configuration {side['config_hash'][:12]}{more}"
     return facts
 
 
-def _environments(
-    documents: Sequence[tuple[str, Mapping[str, Any]]],
-) -> tuple[dict[str, str], list[tuple[str, dict[str, str]]]]:
+def _environments(found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[tuple[str, dict[str, str]]]]:
     """What all results have in common, and what else each has."""
-    facts = [(name, _facts(document["environment"])) for name, document in documents]
-    first = facts[0][1]
-    common = {k: v for k, v in first.items() if all(other.get(k) == v for _, other in facts)}
-    rest = [(name, {k: v for k, v in own.items() if k not in common}) for name, own in facts]
-    return common, [(name, own) for name, own in rest if own]
+    facts = [_facts(result) for result in found]
+    common, rest = {k: v for k, v in facts[0].items() if all(other.get(k) == v for other in facts)}, []
+    for result, own in zip(found, facts, strict=True):
+        what = _LADDERS.get(result["preset"], _SIDES)[0] if table.many_sides(result) else "Comparison"
+        if more := {k: v for k, v in own.items() if k not in common}:
+            rest.append((f"{what} of {own['Measured']}", more))
+    return common, rest
 
 
 def _clean(value: object) -> object:
@@ -331,92 +254,49 @@ def _clean(value: object) -> object:
     return svg.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def render(sources: Sources) -> str:
-    """The whole page."""
+def render(found: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page for these results."""
     import jinja2
 
-    parts = _with_charts(list(_compared(sources.comparisons)))
-    counts = sum((part.counts for part in parts), Counter[str]())
-    published = _published(sources.ladders)
-    ladders = [
-        {
-            "anchor": f"l{n}",
-            "scale": is_scale(document),
-            "rungs": document["rungs"],
-            "parts": list(_ladder_parts(document, f"l{n}")),
-            "absent": document["absent"],
-            "runs": document["runs"],
-            "times": document["environment"]["accelerator"]["times"],
-        }
-        for n, document in enumerate(sources.ladders)
-    ]
-    named = [(_name("Comparison", d), d) for d in sources.comparisons]
-    named += [(_name("Scale" if is_scale(d) else "Ladder", d), d) for d in sources.ladders]
-    environments = [document["environment"] for _, document in named]
-    common, others = _environments(named)
-    versions = ", ".join(dict.fromkeys(e["kernel_source"] for e in environments))
-    template = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_clean,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    ).get_template("page.html.j2")
-    return template.render(
+    parts = list(_compared([result for result in found if not table.many_sides(result)]))
+    rows = [row for part in parts for pair in part["pairs"] for row in pair.rows]
+    counts = Counter(row.kind for row in rows if row.kind)
+    ladders = [_ladder(result, f"l{n}") for n, result in enumerate(found) if table.many_sides(result)]
+    published = _published(found)
+    environments = [result["environment"] for result in found]
+    common, others = _environments(found)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=_clean, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"ids": identifiers, "kind": charts.kind}
+    environment.filters |= {"number": ui.number, "ratio": table.ratio, "span": table.span}
+    return environment.get_template("page.html.j2").render(
         style=Markup((_FOLDER / "style.css").read_text()),
-        title=f"Quell against stock Linux {versions}",
+        title=f"Quell report, Linux {', '.join(dict.fromkeys(e['kernel_source'] for e in environments))}",
         when=", ".join(dict.fromkeys(day(e["date"])[:10] for e in environments)),
         lead=_lead(parts, counts, published),
         times=list(dict.fromkeys(
             f"{e['accelerator']['name'].upper()}: {e['accelerator']['times']}." for e in environments
         )),
         counts=counts,
-        extremes=[*_emulated(parts), *_extremes(parts)],
-        chances=list(dict.fromkeys(_chance(p.runs) for p in parts)),
+        emulated=sum(
+            bool(row.kind) and row.later
+            for part in parts if part["times"] == results.TIMES["tcg"] for pair in part["pairs"] for row in pair.rows
+        ),
         parts=parts,
+        domain=charts.ratio_domain([row for row in rows if row.matters]),
         ladders=ladders,
         published=published,
         common=common,
         environments=others,
-        commands=reproduce.commands([document for _, document in named]),
-        glyphs=_glyphs(),
-        kinds=_KINDS,
+        commands=reproduce.commands(found),
+        glyph=_glyph,
+        marks=charts.MARKS,
     )  # fmt: skip
 
 
-def _name(what: str, document: Mapping[str, Any]) -> str:
-    return f"{what} of {day(document['environment']['date'])}"
-
-
-def _with_charts(parts: list[Compared]) -> list[Compared]:
-    """The parts with their charts; those of ratios share one axis."""
-    domain = charts.ratio_domain([row for part in parts for row in part.ratios])
-    return [
-        replace(
-            part,
-            chart=charts.runs(
-                f"{part.anchor}-runs", f"{part.workload}: every run, stock and Quell",
-                [*part.rows, *part.later],
-            ),
-            overview=charts.ratios(
-                f"{part.anchor}-ratios", f"{part.workload}: ratio of Quell to stock",
-                part.ratios, domain,
-            ) if part.ratios else Markup(""),
-        )
-        for part in parts
-    ]  # fmt: skip
-
-
-def _glyphs() -> dict[str, Markup]:
-    """The marks of verdicts and kernels, small, for use beside words."""
-    shapes = {css: shape for css, shape in charts.VERDICTS.values()}
-    shapes |= {"stock": "circle", "quell": "diamond"}
-    return {
-        css: Markup(
-            '<svg class="glyph" viewBox="0 0 12 12" aria-hidden="true">'
-            '<path class="mark {}" d="{}"/></svg>'
-        ).format(css, svg.outline(shape, 6, 6, 4))
-        for css, shape in shapes.items()
-    }
-
+def _glyph(css: str, shape: str) -> Markup:
+    """A mark, small, for use beside words."""
+    drawn = '<svg class="glyph" viewBox="0 0 12 12" aria-hidden="true"><path class="mark {}" d="{}"/></svg>'
+    return Markup(drawn).format(css, svg.outline(shape, 6, 6, 4))

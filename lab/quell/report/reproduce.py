@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The commands that measure again what is in a result."""
+"""The commands that measure again what is in a result.
+
+A result does not say with which --timeout and --kernel-tree it was made.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quell import compare, machine, workload
+from quell import here, machine, presets, workload
+from quell.sides import Side
+
+# Presets with a command of their own; all others are what compare measures with other options.
+_COMMANDS = {"ladder": ["ladder"], "scale": ["ladder", "--scale"], "sizes": ["sizes"]}
 
 
 def commands(documents: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -15,77 +22,61 @@ def commands(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     out: list[str] = []
     versions = dict.fromkeys(d["environment"]["quell"] for d in documents)
     for version in versions:
-        if len(versions) > 1:
-            out.append(f"# with Quell {version}")
         commit = version.removesuffix("-dirty")
-        if commit != "unknown":
-            note = "  # the files had changes that are in no commit" if commit != version else ""
-            out.append(f"git checkout {shlex.quote(commit)}{note}")
+        note = "  # the files had changes that are in no commit" if commit != version else ""
+        out.append("# version unknown" if commit == "unknown" else f"git checkout {shlex.quote(commit)}{note}")
         for document in documents:
             if document["environment"]["quell"] == version:
-                made = _ladder(document) if "cells" in document else _compare(document)
-                out += [line for line in made if line not in out]
+                out += [line for line in _commands(document) if line not in out]
     return out
 
 
-def _common(environment: Mapping[str, Any]) -> list[str]:
-    """The options that compare and ladder share."""
-    words = ["--runs", str(environment["runs"])]
-    if environment["deterministic"]:
-        return [*words, "--deterministic"]
-    return [*words, "--accel", environment["accelerator"]["name"]]
+def _commands(result: Mapping[str, Any]) -> Iterator[str]:
+    environment = result["environment"]
+    accelerator = environment["accelerator"]["name"]
+    on_host = accelerator == "here"
+    sides = [Side(s["name"], s["kernel"], tuple(s["parameters"])).option() for s in result["sides"]]
+    name = result["preset"] if result["preset"] in _COMMANDS else "compare"
+    # Only compare takes sides: it measures those that a preset had once, too.
+    if name != "compare" and sides != [side.option() for side in presets.load(name).sides]:
+        name = "compare"
+    preset = presets.load(name)
+    words = ["--here"] if on_host else []
+    if name == "compare" and sides != [side.option() for side in (here.SIDES if on_host else preset.sides)]:
+        words += [word for side in sides for word in ("--side", side)]
+    if environment["runs"] != preset.runs:
+        words += ["--runs", str(environment["runs"])]
+    if environment["deterministic"] and not preset.deterministic:
+        words.append("--deterministic")
+    elif not environment["deterministic"] and not on_host:
+        words += ["--accel", accelerator]
+    start = ["./quell", *_COMMANDS.get(name, ["compare"])]
 
-
-def _compare(document: Mapping[str, Any]) -> Iterator[str]:
-    environment = document["environment"]
-    words = _common(environment)
-    boot = environment["kernels"]["quell"]["boot_parameters"]
-    if boot:
-        words += [f"--quell-args={shlex.join(boot)}"]
-    there = _known()
+    guests: dict[str, tuple[int, list[int]]] = {}
+    for comparison in result["comparisons"]:
+        guests.setdefault(comparison["workload"], (comparison["memory_kb"] * 1024, []))[1].append(comparison["cpus"])
+    own = {c["workload"]: c["command"] for c in result["comparisons"] if c["version"] is None}
+    disks = {c["workload"]: c["options"] for c in result["comparisons"]}
     alike: dict[tuple[str, ...], list[str]] = {}
-    for comparison in document["comparisons"]:
-        name = comparison["workload"]
-        facts = environment["workloads"][name]
-        memory = machine.format_memory(facts["memory_kb"] * 1024)
-        if name == compare.OWN_COMMAND and facts["version"] is None:
-            guest = ["--memory", memory, "--cpus", str(facts["cpus"])]
-            yield shlex.join(["./quell", "compare", *words, *guest, "--", *facts["command"]])
-            continue
-        known = there.get(name)
-        guest = []
-        if known is None or known.memory != facts["memory_kb"] * 1024:
-            guest += ["--memory", memory]
-        if known is None or known.cpus != facts["cpus"]:
-            guest += ["--cpus", str(facts["cpus"])]
-        alike.setdefault(tuple(guest), []).append(name)
-    for options, names in alike.items():
-        yield shlex.join(["./quell", "compare", "--workload", ",".join(names), *words, *options])
+    for what, (memory, cpus) in guests.items():
+        options = [] if on_host else _guest(preset, what, memory, cpus)
+        if what in own:
+            yield shlex.join([*start, *words, *options, *disks[what], "--", *own[what]])
+        else:
+            alike.setdefault(tuple(options), []).append(what)
+    usual = [item.name for item in workload.select(preset.workloads)]
+    for guest, names in alike.items():
+        which = [] if sorted(names) == sorted(usual) else ["--workload", ",".join(names)]
+        yield shlex.join([*start, *which, *words, *guest])
 
 
-def _known() -> dict[str, workload.Workload]:
-    """The workloads that are here, by name."""
-    return {name: workload.select([name])[0] for name in workload.known()}
-
-
-def _ladder(document: Mapping[str, Any]) -> Iterator[str]:
-    environment, there = document["environment"], _known()
-    cpus: dict[str, list[int]] = {}
-    for cell in document["cells"]:
-        if cell["cpus"] not in cpus.setdefault(cell["workload"], []):
-            cpus[cell["workload"]].append(cell["cpus"])
-    scale = document["deterministic"] and any(len(counts) > 1 for counts in cpus.values())
-    words = ["--scale", "--runs", str(environment["runs"])] if scale else _common(environment)
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for name, counts in cpus.items():
-        memory = environment["workloads"][name]["memory_kb"] * 1024
-        known = there.get(name)
-        guest = []
-        # With --scale some workloads have another size than their own.
-        if scale or known is None or known.memory != memory:
-            guest += ["--memory", machine.format_memory(memory)]
-        if known is None or [known.cpus] != counts:
-            guest += ["--cpus", ",".join(map(str, counts))]
-        alike.setdefault(tuple(guest), []).append(name)
-    for options, names in alike.items():
-        yield shlex.join(["./quell", "ladder", "--workload", ",".join(names), *words, *options])
+def _guest(preset: presets.Preset, name: str, memory: int, cpus: Sequence[int]) -> list[str]:
+    """The options for a guest that differs from the workload's own, or from the preset's."""
+    item = workload.select([name])[0] if name in workload.known() else None
+    usual = preset.memory.get(name) if isinstance(preset.memory, Mapping) else preset.memory
+    options = []
+    if item is None or memory != (usual or item.memory):
+        options += ["--memory", machine.format_memory(memory)]
+    if item is None or tuple(cpus) != (preset.cpus or (item.cpus,)):
+        options += ["--cpus", ",".join(map(str, cpus))]
+    return options

@@ -34,13 +34,9 @@ class Chart:
     """
 
     def __init__(self, ident: str, name: str, description: str, height: float) -> None:
-        self.height = height
         self.root = ET.Element("svg", {
-            "viewBox": f"0 0 {_text(WIDTH)} {_text(height)}",
-            "role": "img",
-            "class": "chart",
-            "aria-labelledby": f"{ident}-t",
-            "aria-describedby": f"{ident}-d",
+            "viewBox": f"0 0 {_text(WIDTH)} {_text(height)}", "role": "img", "class": "chart",
+            "aria-labelledby": f"{ident}-t", "aria-describedby": f"{ident}-d",
         })  # fmt: skip
         ET.SubElement(self.root, "title", {"id": f"{ident}-t"}).text = clean(name)
         ET.SubElement(self.root, "desc", {"id": f"{ident}-d"}).text = clean(description)
@@ -65,11 +61,9 @@ class Chart:
         """A line of text at a base line."""
         self.add("text", css, x=x, y=y, text_anchor=anchor).text = clean(text)
 
-    def label(
-        self, css: str, x: float, y: float, text: str, width: float, size: float = 11
-    ) -> None:
-        """A text that is cut to ``width``; the whole of it is its tip then."""
-        shown = fit(text, width, size)
+    def label(self, css: str, x: float, y: float, text: str, width: float) -> None:
+        """A text of 11 units that is cut to ``width``; the whole of it is its tip then."""
+        shown = fit(text, width)
         element = self.add("text", css, text if shown != text else "", x=x, y=y)
         title = element.find("title")
         if title is None:
@@ -88,10 +82,8 @@ SHAPES = ("circle", "diamond", "triangle", "square", "down", "plus", "cross")
 def outline(shape: str, x: float, y: float, r: float) -> str:
     """The path of a mark around (x, y)."""
     if shape == "circle":
-        return (
-            f"M{_text(x - r)} {_text(y)}a{_text(r)} {_text(r)} 0 1 0 {_text(2 * r)} 0"
-            f"a{_text(r)} {_text(r)} 0 1 0 {_text(-2 * r)} 0Z"
-        )
+        arc = f"a{_text(r)} {_text(r)} 0 1 0"
+        return f"M{_text(x - r)} {_text(y)}{arc} {_text(2 * r)} 0{arc} {_text(-2 * r)} 0Z"
     w = r * 0.4
     corners: dict[str, Sequence[tuple[float, float]]] = {
         "diamond": [(0, -r * 1.25), (r * 1.25, 0), (0, r * 1.25), (-r * 1.25, 0)],
@@ -101,11 +93,9 @@ def outline(shape: str, x: float, y: float, r: float) -> str:
         "plus": [(-w, -r), (w, -r), (w, -w), (r, -w), (r, w), (w, w),
                  (w, r), (-w, r), (-w, w), (-r, w), (-r, -w), (-w, -w)],
     }  # fmt: skip
-    turned = shape == "cross"
-    points = corners["plus" if turned else shape]
-    if turned:
-        half = math.sqrt(0.5)
-        points = [((a - b) * half, (a + b) * half) for a, b in points]
+    points = corners["plus" if shape == "cross" else shape]
+    if shape == "cross":
+        points = [((a - b) * math.sqrt(0.5), (a + b) * math.sqrt(0.5)) for a, b in points]
     return "M" + "L".join(f"{_text(x + a)} {_text(y + b)}" for a, b in points) + "Z"
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from quell.table import number
+from quell.ui import number
 from quell.top.causes import CAUSES
 from quell.top.report import cost, percent
 

@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import report_samples as samples
 from quell.report import page
-from quell.report.sources import Sources
+from quell.sides import Side
 
+THREE = (Side("stock", "stock"), Side("no-luf", "quell", ("quell=-luf",)), Side("all", "quell"))
 LONG = "a-workload-with-" + "a-very-" * 20 + "long-name"
 VIEWS = {
     "phone": {"viewport": {"width": 375, "height": 700}, "color_scheme": "light"},
@@ -43,18 +44,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     comparisons = [
         samples.comparison(
             name,
-            elapsed_s=([5, 6, 7], [8, 9, 10]),
+            elapsed_s=([5, 6, 7, 8, 9], [15, 16, 17, 18, 19]),
             flush_requests=([0, 0, 0], [70, 80, 90]),
-            **{hostile: ([1.0, 2, 3], [1.5, 2, 2.5]), "below": ([-5.0, 3], [-9.0, -7])},
+            **{hostile: ([1.0, 2, 3], [1.5, 2, 2.5]), "ns_round_1p_0_others_of_all": ([-5.0, 3], [-9.0, -7])},
         )
         for name in ("mapped-read", LONG, hostile)
     ]
-    sources = Sources(
-        [samples.result(*comparisons)],
-        [samples.ladder(workloads=("mapped-read", LONG)), samples.ladder((2, 4, 16))],
-    )
+    found = [
+        samples.result(*comparisons),
+        samples.result(samples.comparison("fault", sides=THREE), sides=THREE),
+        samples.ladder(workloads=("mapped-read", LONG)),
+        samples.ladder((2, 4, 16)),
+    ]
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(page.render(sources))
+    path.write_text(page.render(found))
     return path
 
 
@@ -89,21 +92,33 @@ def test_does_not_scroll_sideways(shown: Page) -> None:
 
 def test_charts_are_visible_and_named(shown: Page) -> None:
     charts = shown.query_selector_all("svg.chart")
-    # Each comparison has two; the ladder three of two workloads, the curves two or three.
-    assert len(charts) >= 3 * 2 + 4 + 2
+    # Two for each pair of sides but one of all runs for three; three figures of two workloads; curves.
+    assert len(charts) == 3 * 2 + 3 + 2 * 3 + 3
     for chart in charts:
         box = chart.bounding_box()
         assert box is not None and box["width"] > 200 and box["height"] > 40
     names = [chart.evaluate("e => e.querySelector('title').textContent") for chart in charts]
     words = [chart.evaluate("e => e.querySelector('desc').textContent") for chart in charts]
-    assert all(names) and len(set(names)) >= len(names) - 2 and all(words)
-    described = shown.get_by_role("img", name="mapped-read: every run, stock and Quell")
-    assert described.count() == 1
+    assert all(names) and len(set(names)) == len(names) and all(words)
+    assert shown.get_by_role("img", name="mapped-read: every run").count() == 1
     small = shown.evaluate(
         """[...document.querySelectorAll('svg.chart text')].filter(e =>
             e.getBoundingClientRect().height < 8).length"""
     )
     assert small == 0
+
+
+def test_identifiers_are_on_one_line(shown: Page) -> None:
+    """An identifier that fits into a line is not broken: its text has boxes at one height."""
+    broken = shown.evaluate(
+        """[...document.querySelectorAll('.id')].filter(e => {
+            const text = document.createRange();
+            text.selectNodeContents(e);
+            const lines = new Set([...text.getClientRects()].map(r => Math.round(r.top)));
+            return lines.size > 1 && e.parentElement.clientWidth > 20 * 14;
+        }).map(e => e.textContent)"""
+    )
+    assert broken == []
 
 
 def test_text_in_charts_stays_inside_and_apart(shown: Page) -> None:
@@ -146,7 +161,7 @@ def test_accessible(shown: Page) -> None:
 
 
 def test_text_is_only_text(shown: Page) -> None:
-    assert shown.title().startswith("Quell against stock Linux")
+    assert shown.title().startswith("Quell report, Linux 6.12.7")
     assert shown.evaluate("document.querySelectorAll('script, img').length") == 0
 
 

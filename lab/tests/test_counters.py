@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from quell import measure
+from quell import counters
+from quell.frames import Frames, FramesError, parse_frames
 
 DATA = Path(__file__).parent / "data"
 RECORDED = (DATA / "mapped-read.frames").read_bytes()
 
 
-def resend(frames: measure.Frames, **changed: bytes) -> bytes:
+def resend(frames: Frames, **changed: bytes) -> bytes:
     """The stream with some sections (their "/" written as "__") replaced."""
     sections = dict(frames.sections)
     for name, content in changed.items():
@@ -25,12 +26,12 @@ def resend(frames: measure.Frames, **changed: bytes) -> bytes:
 
 
 def test_recorded_guest() -> None:
-    frames = measure.parse_frames(RECORDED)
+    frames = parse_frames(RECORDED)
     assert frames.failure is None
     assert frames.status == ("exited", 0, "")
     said = "noise\nfigure ns_per_page 12.5 ns\nfigure+ rate 3 pages/s\nsame out 7: a b\n"
-    sample = measure.sample(frames, said)
-    assert set(sample.metrics) == {m.name for m in measure.METRICS}
+    sample = counters.sample(frames, said)
+    assert set(sample.metrics) == {m.name for m in counters.METRICS}
     assert sample.metrics["pages_scanned"] == 957456
     assert sample.metrics["pages_reclaimed"] == 470570
     assert sample.metrics["minor_faults"] == 46541
@@ -43,29 +44,29 @@ def test_recorded_guest() -> None:
     assert sample.metrics["shootdown_ipis"] == pytest.approx(received, rel=0.01)
     assert sample.metrics["flush_requests"] == sample.extras["nr_tlb_remote_flush"]
     assert sample.extras["kswapd_s"] > 0
-    assert sample.figures["ns_per_page"] == measure.Figure(12.5, "ns", False)
+    assert sample.figures["ns_per_page"] == counters.Figure(12.5, "ns", False)
     assert sample.figures["rate"].higher_is_better
     assert sample.same == {"out": "7: a b"}
 
 
 def test_instructions_only_when_deterministic() -> None:
-    frames = measure.parse_frames(RECORDED)
-    assert "guest_instructions" not in measure.sample(frames).metrics
-    sample = measure.sample(frames, deterministic=True)
+    frames = parse_frames(RECORDED)
+    assert "guest_instructions" not in counters.sample(frames).metrics
+    sample = counters.sample(frames, deterministic=True)
     assert sample.metrics["guest_instructions"] == 47919686132
 
 
 @pytest.mark.parametrize("keep", [1, 14, 15, 40, 3000, len(RECORDED) - 9, len(RECORDED) - 1])
 def test_truncated_stream_is_an_error(keep: int) -> None:
-    with pytest.raises(measure.FramesError):
-        measure.parse_frames(RECORDED[:keep])
+    with pytest.raises(FramesError):
+        parse_frames(RECORDED[:keep])
 
 
 def test_every_section_boundary_is_an_error() -> None:
     position = RECORDED.find(b"\n@")
     while position > 0 and not RECORDED.startswith(b"\n@end", position):
-        with pytest.raises(measure.FramesError, match="truncated"):
-            measure.parse_frames(RECORDED[: position + 1])
+        with pytest.raises(FramesError, match="truncated"):
+            parse_frames(RECORDED[: position + 1])
         position = RECORDED.find(b"\n@", position + 1)
 
 
@@ -81,45 +82,49 @@ def test_every_section_boundary_is_an_error() -> None:
     ],
 )
 def test_bad_streams(data: bytes, says: str) -> None:
-    with pytest.raises(measure.FramesError, match=says):
-        measure.parse_frames(data)
+    with pytest.raises(FramesError, match=says):
+        parse_frames(data)
 
 
 def test_missing_counters_are_errors_not_zero() -> None:
-    frames = measure.parse_frames(RECORDED)
+    frames = parse_frames(RECORDED)
     vmstat = frames.sections["after/vmstat"].replace(b"nr_tlb_remote_flush ", b"gone ")
-    changed = measure.parse_frames(resend(frames, after__vmstat=vmstat))
-    with pytest.raises(measure.FramesError, match="CONFIG_DEBUG_TLBFLUSH"):
-        measure.sample(changed)
+    changed = parse_frames(resend(frames, after__vmstat=vmstat))
+    with pytest.raises(FramesError, match="CONFIG_DEBUG_TLBFLUSH"):
+        counters.sample(changed)
     interrupts = frames.sections["after/interrupts"].replace(b"TLB:", b"XXX:")
-    with pytest.raises(measure.FramesError, match="no line TLB"):
-        measure.sample(measure.parse_frames(resend(frames, after__interrupts=interrupts)))
+    with pytest.raises(FramesError, match="no line TLB"):
+        counters.sample(parse_frames(resend(frames, after__interrupts=interrupts)))
     result = frames.sections["result"].split(b"memory_peak")[0]
-    with pytest.raises(measure.FramesError, match="memory_peak"):
-        measure.sample(measure.parse_frames(resend(frames, result=result)))
+    with pytest.raises(FramesError, match="memory_peak"):
+        counters.sample(parse_frames(resend(frames, result=result)))
 
 
 def test_new_counters_of_a_kernel_are_extras() -> None:
-    frames = measure.parse_frames(RECORDED)
+    frames = parse_frames(RECORDED)
     vmstat = frames.sections["after/vmstat"]
     sent = resend(frames, after__vmstat=vmstat + b"luf_parked 41\ntlb_spared 1\n")
-    extras = measure.sample(measure.parse_frames(sent)).extras
+    extras = counters.sample(parse_frames(sent)).extras
     assert (extras["luf_parked"], extras["tlb_spared"]) == (41, 1)
 
 
 def test_signal_becomes_an_exit_code() -> None:
-    frames = measure.parse_frames(RECORDED)
+    frames = parse_frames(RECORDED)
     result = frames.sections["result"].replace(b"exited 0", b"signalled 11")
-    assert measure.sample(measure.parse_frames(resend(frames, result=result))).exit_code == 139
+    assert counters.sample(parse_frames(resend(frames, result=result))).exit_code == 139
 
 
 def test_kswapd_with_a_strange_name() -> None:
     line = "38 (k) s (d 0) S 2 0 0 0 -1 0 0 0 0 0 7 5 0 0 20 0 1 0\n"
-    assert measure.parse_kswapd(line * 2) == 24
-    with pytest.raises(measure.FramesError):
-        measure.parse_kswapd("38 (kswapd0) S 2\n")
+    assert counters.parse_kswapd(line * 2) == 24
+    with pytest.raises(FramesError):
+        counters.parse_kswapd("38 (kswapd0) S 2\n")
 
 
-def test_figure_that_is_no_number() -> None:
-    with pytest.raises(measure.FramesError, match="no number"):
-        measure.parse_figures("figure rate fast pages\n")
+def test_figures_that_are_none() -> None:
+    for value in ("fast", "nan", "inf", "1e305", "-1e-200"):
+        with pytest.raises(FramesError, match="no number"):
+            counters.parse_figures(f"figure rate {value} pages\n")
+    for name in ("elapsed_s", "kswapd_s", "luf_park"):
+        with pytest.raises(FramesError, match=f"figure {name} has the name of one"):
+            counters.parse_figures(f"figure+ {name} 3 s\n")

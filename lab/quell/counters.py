@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel's counters from before and after a command, turned into figures.
+
+Every figure is a difference between the two. The frames are kept, so figures can be
+computed again later.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from quell.frames import Frames, FramesError
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure every run has: its name in results, a title for tables, its unit. Less is better.
+
+    ``carries_over`` says that emulation (TCG) leaves it as it is on hardware.
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    carries_over: bool = True
+
+
+METRICS = (
+    Metric("shootdown_ipis", "shootdown IPIs"), Metric("flush_requests", "flush requests"),
+    Metric("minor_faults", "minor faults"), Metric("major_faults", "major faults"),
+    Metric("pages_scanned", "pages scanned"), Metric("pages_reclaimed", "pages reclaimed"),
+    Metric("elapsed_s", "elapsed", "s", False), Metric("user_s", "user", "s", False),
+    Metric("system_s", "system", "s", False), Metric("peak_memory_kb", "peak memory", "kB"),
+)  # fmt: skip
+# Those that count what happened in the guest, a little of which always does.
+EVENTS = frozenset(metric.name for metric in METRICS if not metric.unit)
+# Further figures that every run has; they stand among a result's extras.
+EXTRAS = (
+    Metric("kswapd_s", "kswapd", "s", False),
+    Metric("kswapd_us_per_page", "kswapd per page it reclaimed", "us", False),
+    Metric("pages_demoted", "pages demoted"), Metric("file_pages_reclaimed", "pages of files reclaimed"),
+    Metric("shootdown_ipis_per_s", "shootdown IPIs per s", "1/s", False),
+)  # fmt: skip
+# Counted by the processor: in guests under KVM, and on this machine.
+HARDWARE = (
+    Metric("dtlb_load_misses", "dTLB load misses"), Metric("dtlb_store_misses", "dTLB store misses"),
+    Metric("itlb_misses", "iTLB misses"), Metric("cycles", "cycles"),
+    Metric("context_switches", "context switches"),
+)  # fmt: skip
+INSTRUCTIONS = Metric("guest_instructions", "guest instructions")
+KNOWN = {m.name: m for m in (*METRICS, *EXTRAS, *HARDWARE, INSTRUCTIONS)}
+
+
+def parse_vmstat(text: str) -> dict[str, int]:
+    """/proc/vmstat: a counter a line."""
+    found = re.findall(r"^(\S+) (-?\d+)$", text, re.MULTILINE)
+    if len(found) != len(text.splitlines()):
+        raise FramesError("the guest's /proc/vmstat is damaged")
+    return {name: int(value) for name, value in found}
+
+
+def parse_interrupts(text: str, label: str) -> int:
+    """The line ``label`` of /proc/interrupts, summed over all CPUs."""
+    cpus = len(text.partition("\n")[0].split())
+    match = re.search(rf"^ *{label}:(.*)$", text, re.MULTILINE)
+    if not match:
+        raise FramesError(f"the guest's /proc/interrupts has no line {label}")
+    counts = match[1].split()[:cpus]
+    if len(counts) < cpus or not all(c.isdigit() for c in counts):
+        raise FramesError(f"the line {label} of the guest's /proc/interrupts is damaged")
+    return sum(map(int, counts))
+
+
+def parse_kswapd(text: str) -> int:
+    """CPU time of all kswapd threads in clock ticks, from their /proc/PID/stat lines."""
+    ticks = 0
+    for line in text.splitlines():
+        # The name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
+        fields = line.rpartition(")")[2].split()
+        if len(fields) < 13:
+            raise FramesError("the guest's /proc/PID/stat of kswapd is damaged")
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that a program printed: ``figure NAME VALUE UNIT``."""
+
+    value: float
+    unit: str
+    higher_is_better: bool
+
+
+_EXTRA_COUNTERS = re.compile(
+    r"(luf_|rmap_batch_|early_ack_|folio_order_|tlb_|nr_tlb_|allocstall_|(pgscan|pgsteal)_direct$)"
+)
+_TAKEN = KNOWN.keys() - {m.name for m in HARDWARE}
+_LEAST = 1e-100
+_FIGURE = re.compile(r"^figure(\+?) ([A-Za-z0-9_.-]+) (\S+)(?: (\S+))?\s*$", re.MULTILINE)
+
+
+def parse_figures(stdout: str) -> dict[str, Figure]:
+    """The ``figure`` lines in a program's output.
+
+    FramesError for a value that is no number of a sensible size, and for the name of another figure.
+    """
+    figures: dict[str, Figure] = {}
+    for plus, name, value, unit in _FIGURE.findall(stdout):
+        if name in _TAKEN or _EXTRA_COUNTERS.match(name):
+            raise FramesError(f"the program's figure {name} has the name of one that every run has")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if number and not _LEAST <= abs(number) <= 1 / _LEAST:
+            raise FramesError(f"the program's figure {name} is '{value}', no number of a sensible size")
+        figures[name] = Figure(number, unit, plus == "+")
+    return figures
+
+
+_SAME = re.compile(r"^same ([A-Za-z0-9_.-]+) (.*?)\s*$", re.MULTILINE)
+
+
+def parse_same(stdout: str) -> dict[str, str]:
+    """The ``same NAME TEXT`` lines in a program's output: what no kernel may change."""
+    return dict(_SAME.findall(stdout))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The figures of one run: METRICS, further counters, and the program's own.
+
+    ``same`` is what the program says has to be the same in every run.
+    """
+
+    metrics: dict[str, Number]
+    extras: dict[str, Number] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    exit_code: int = 0
+    same: dict[str, str] = field(default_factory=dict)
+
+
+def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, lenient: bool = False) -> Sample:
+    """All figures of one run.
+
+    A counter that is missing is a FramesError, rather than 0; with ``lenient`` its figure is left out.
+    """
+    before, after = (parse_vmstat(frames.text(f"{when}/vmstat")) for when in ("before", "after"))
+    result = frames.values("result")
+
+    def delta(*names: str) -> int:
+        for name in names:
+            if name not in before or name not in after:
+                hint = " (CONFIG_DEBUG_TLBFLUSH)" if name.startswith("nr_tlb") else ""
+                raise FramesError(f"/proc/vmstat has no {name}{hint}")
+        return sum(after[name] - before[name] for name in names)
+
+    def number(name: str) -> int:
+        if not result.get(name, "").isdigit():
+            raise FramesError(f"the guest did not report {name}")
+        return int(result[name])
+
+    def of_section(name: str, parse: Callable[[str], int]) -> int:
+        first, last = (parse(frames.text(f"{when}/{name}")) for when in ("before", "after"))
+        return last - first
+
+    sources: dict[str, Callable[[], Number]] = {
+        "shootdown_ipis": lambda: of_section("interrupts", lambda text: parse_interrupts(text, "TLB")),
+        "flush_requests": lambda: delta("nr_tlb_remote_flush"),
+        "minor_faults": lambda: number("minflt"),
+        "major_faults": lambda: number("majflt"),
+        # Unlike pgscan_kswapd and its like, these also count reclaim at a memcg's limit.
+        "pages_scanned": lambda: delta("pgscan_anon", "pgscan_file"),
+        "pages_reclaimed": lambda: delta("pgsteal_anon", "pgsteal_file"),
+        "elapsed_s": lambda: number("elapsed_ns") / 1e9,
+        "user_s": lambda: number("user_us") / 1e6,
+        "system_s": lambda: number("system_us") / 1e6,
+        "peak_memory_kb": lambda: number("memory_peak") // 1024,
+    }
+    metrics: dict[str, Number] = {}
+    for name, read in sources.items():
+        try:
+            metrics[name] = read()
+        except FramesError:
+            if not lenient:
+                raise
+    if deterministic:
+        # At shift=0 the guest's clock advances by 1 ns for each instruction.
+        metrics["guest_instructions"] = number("elapsed_ns")
+    kswapd_s = of_section("kswapd", parse_kswapd) / int(frames.values("guest").get("hz", "100"))
+    extras: dict[str, Number] = {"kswapd_s": kswapd_s, "file_pages_reclaimed": delta("pgsteal_file")}
+    if stolen := delta("pgsteal_kswapd"):
+        extras["kswapd_us_per_page"] = round(kswapd_s * 1e6 / stolen, 3)
+    if metrics.get("elapsed_s") and "shootdown_ipis" in metrics:
+        extras["shootdown_ipis_per_s"] = round(metrics["shootdown_ipis"] / metrics["elapsed_s"], 3)
+    # Moved by reclaim to a slower memory tier; a kernel without NUMA has no such counters.
+    if demoted := [name for name in after if name.startswith("pgdemote_")]:
+        extras["pages_demoted"] = delta(*demoted)
+    extras |= {name: after[name] - before.get(name, 0) for name in after if _EXTRA_COUNTERS.match(name)}
+    status, code, _ = frames.status
+    return Sample(
+        metrics, extras, parse_figures(stdout), code if status == "exited" else 128 + code, parse_same(stdout)
+    )

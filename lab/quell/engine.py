@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The one engine behind compare, figures, sizes and ladder.
+
+From the command to QEMU: ``commands/compare.py`` makes a Request, ``compare()`` prepares
+the place and the plans, ``measure()`` runs all sides by turns, ``Guests.run()`` makes one
+run in a fresh guest, ``machine.boot()`` starts QEMU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from quell import build, counters, disks, judge, machine, presets, proc, published, results, stats, toolchain, ui
+from quell import user_command, workload
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+from quell.sides import Side
+
+# The name of the user's own command among the comparisons, and its guest by default.
+OWN_COMMAND = "command"
+OWN_MEMORY, OWN_CPUS = 1 << 30, 2
+_SHOWN_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Request(presets.Preset):
+    """A preset's comparison, and where it is made; None and empty mean the workload's own value.
+
+    ``timeout`` (own command only) in seconds. ``command`` is the user's own, instead of ``workloads``
+    (none named: the standard set); ``data`` and ``attached`` are disks for its guests. With ``here``
+    it runs on this machine.
+    """
+
+    command: Sequence[str] | None = None
+    accel: str = "auto"
+    tree: Path | None = None
+    timeout: float = 600
+    data: Sequence[disks.Data] = ()
+    attached: Sequence[disks.Disk] = ()
+    here: bool = False
+    keep_caches: bool = False
+
+    def __post_init__(self) -> None:
+        own = self.command is not None
+        option = "--here" if self.here else "--data" if self.data else "--disk"
+        guest = self.data or self.attached or self.memory or self.cpus or self.deterministic or self.tree
+        for wrong, why in (
+            (self.runs < 1, f"--runs should be 1 or more, not {self.runs}"),
+            (not 0 < self.timeout < 1e9, f"--timeout should be more than 0 seconds, not {self.timeout:g}"),
+            (self.deterministic and self.accel == "kvm", "--deterministic needs emulation; leave out --accel kvm"),
+            (own and self.workloads, "give either --workload or a command after --, not both"),
+            (not own and (self.data or self.attached or self.here),
+             f"{option} is for your own command: give it after --"),
+            (self.here and self.accel != "auto", "--here has no guests: leave out --accel"),
+            (self.keep_caches and not self.here, "--keep-caches is for --here: guests are fresh"),
+            (self.here and guest, "--here measures on this machine as it is: no --data, --disk, --memory, --cpus, "
+             "--kernel-tree or --deterministic"),
+            (len(set(self.cpus)) < len(self.cpus), "--cpus names a number twice"),
+        ):  # fmt: skip
+            if wrong:
+                raise UsageError(why)
+        # An error of these comes before anything is built.
+        for cpus in self.cpus or (OWN_CPUS,):
+            machine.Machine(memory=self.memory if isinstance(self.memory, int) else OWN_MEMORY, cpus=cpus)
+
+
+def request(preset: presets.Preset, **changes: Any) -> Request:
+    """The request that a preset makes, with other values for some of its fields."""
+    return Request(**{**vars(preset), **changes})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One command, in guests of one kind.
+
+    ``name`` is the plan's among the comparisons, ``workload`` the description it comes from.
+    ``memory`` in bytes, ``timeout`` in seconds. A workload that exits with anything but 0 is
+    an error; the user's ``own`` command may. ``options`` are those that gave its disks.
+    With ``here`` it runs on this machine.
+    """
+
+    name: str
+    job: machine.Job
+    memory: int
+    cpus: int
+    timeout: float
+    matters: tuple[str, ...] = ()
+    summary: str = ""
+    version: int | None = None
+    own: bool = False
+    nodes: tuple[int, ...] = ()
+    workload: str = ""
+    options: tuple[str, ...] = ()
+    here: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """The plan's part of a result."""
+        return {
+            "workload": self.workload or self.name, "summary": self.summary, "version": self.version, "cpus": self.cpus,
+            "memory_kb": self.memory // 1024, "command": list(self.job.argv), "options": list(self.options),
+        }  # fmt: skip
+
+
+class Place(Protocol):
+    """Where runs happen: guests, this machine, or a test's fake."""
+
+    def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
+        """One run of ``plan`` on ``side``; its files are kept in ``rundir``."""
+
+    def facts(self, request: Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
+        """For the result: the environment, each side's kernel, and limits of the whole, a sentence each."""
+
+
+@dataclass(frozen=True)
+class Guests:
+    """Fresh guests of the lab: ``kernels`` by side."""
+
+    cache: Cache
+    kernels: Mapping[str, build.Kernel]
+    accelerator: machine.Accelerator
+    deterministic: bool = False
+
+    def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
+        """See ``Place``. Raises what machine.boot and counters.sample raise."""
+        guest = machine.Machine(
+            accel=self.accelerator.name, memory=plan.memory, cpus=plan.cpus, append=side.parameters,
+            deterministic=self.deterministic, nodes=plan.nodes,
+        )  # fmt: skip
+        image = self.kernels[side.name].image
+        result = machine.boot(guest, image, plan.job, rundir, cache=self.cache, timeout=plan.timeout)
+        for line in result.warnings:
+            ui.warn(f"{plan.name}, side {side.name}: {line.strip()}")
+        assert result.frames is not None
+        # A boot parameter that the kernel does not know is handed to init.
+        handed = result.frames.sections.get("unknown", b"").decode(errors="replace").split("\0")
+        if unknown := [parameter for parameter in side.parameters if parameter in handed]:
+            raise UsageError(f"side {side.name}: its kernel does not know the parameter {unknown[0]}")
+        if not plan.own and result.exit_code != 0:
+            killed = [line for line in result.warnings if "Killed" in line]
+            last = (killed or result.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise QuellError(
+                f"workload {plan.name} failed on side {side.name} with exit code {result.exit_code}: {last}",
+                detail=proc.tail(result.stderr, 10),
+                log=rundir / "console.log",
+            )
+        return counters.sample(result.frames, result.stdout, deterministic=self.deterministic)
+
+    def facts(self, request: Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
+        """See ``Place``."""
+        environment = results.environment(
+            source=next(iter(self.kernels.values())).source_version,
+            accelerator={"name": self.accelerator.name, "reason": self.accelerator.reason},
+            deterministic=self.deterministic, runs=request.runs,
+            qemu=machine.qemu_version(), compiler=toolchain.version("gcc"),
+        )  # fmt: skip
+        kernels = {
+            name: {"release": one.release, "config_hash": one.config_hash, "key": one.key}
+            for name, one in self.kernels.items()
+        }
+        emulated = "TLB misses were not counted: emulation (TCG) has no counters for them, KVM may."
+        return environment, kernels, [emulated] * (self.accelerator.name == "tcg")
+
+
+def _plans(request: Request, items: Sequence[workload.Workload], values: Mapping[str, str], cache: Cache) -> list[Plan]:
+    plans = []
+    if request.command is not None:
+        memory = request.memory if isinstance(request.memory, int) else OWN_MEMORY
+        job = user_command.job(request.command, cache, request.data, request.attached)
+        options = [word for disk in request.attached for word in ("--disk", str(disk.image))]
+        options += [word for one in request.data for word in ("--data", f"{one.path}:{one.filesystem}")]
+        for count in request.cpus or (OWN_CPUS,):
+            plans.append(Plan(
+                OWN_COMMAND, job, memory, count, request.timeout, judge.OWN_MATTERS, own=True,
+                workload=OWN_COMMAND, options=tuple(options),
+            ))  # fmt: skip
+    for item in items:
+        asked = request.memory.get(item.name) if isinstance(request.memory, Mapping) else request.memory
+        memory = asked or item.memory
+        for count in request.cpus or (item.cpus,):
+            prepared = workload.prepare(item, memory, cache, {**values, "cpus": str(count)})
+            plans.append(plan_for(prepared, memory, count, deterministic=request.deterministic))
+    # Where several numbers of CPUs are measured, each has a name of its own.
+    return [replace(p, name=f"{p.name}-{p.cpus}cpus") if len(request.cpus) > 1 else p for p in plans]
+
+
+def plan_for(prepared: workload.Prepared, memory: int, cpus: int, *, deterministic: bool = False) -> Plan:
+    """The plan for a prepared workload."""
+    item = prepared.workload
+    job = machine.Job(
+        prepared.argv, data=prepared.data, ram=deterministic and prepared.data is not None,
+        stage=prepared.programs, writes=item.writes,
+    )  # fmt: skip
+    slow = workload.DETERMINISTIC_SLOWDOWN if deterministic else 1
+    return Plan(
+        item.name, job, memory, cpus, item.timeout * slow, item.matters, item.summary, item.version,
+        nodes=item.nodes_for(memory), workload=item.name,
+    )  # fmt: skip
+
+
+def measure(
+    plans: Sequence[Plan], sides: Sequence[Side], runs: int, place: Place, folder: Path
+) -> list[dict[str, list[counters.Sample]]]:
+    """Every plan, ``runs`` times on each side, by turns; the runs of each plan by side.
+
+    Every other round goes through the sides backwards, so that none always comes first. Files
+    of a run are kept in ``folder``/runs/PLAN/SIDE-N. The first run that fails ends it all with
+    its error: there are no missing rows.
+    """
+    done = []
+    with ui.progress("measuring", total=len(plans) * runs * len(sides)) as progress:
+        for plan in plans:
+            samples: dict[str, list[counters.Sample]] = {side.name: [] for side in sides}
+            for number in range(1, runs + 1):
+                for side in sides if number % 2 else reversed(sides):
+                    progress.update(description=f"{plan.name}: {side.name}, run {number} of {runs}")
+                    rundir = folder / "runs" / plan.name / f"{side.name}-{number}"
+                    rundir.mkdir(parents=True)
+                    try:
+                        sample = place.run(side, plan, rundir)
+                        if not plan.own:
+                            _check_same(samples, side, sample, rundir)
+                    except QuellError as error:
+                        if not plan.own and f"workload {plan.name}" not in error.message:
+                            error.message = f"workload {plan.name}, side {side.name}: {error.message}"
+                            error.args = (error.message,)
+                        raise
+                    kept = {"metrics": sample.metrics, "extras": sample.extras}
+                    (rundir / "sample.json").write_text(json.dumps(kept) + "\n")
+                    samples[side.name].append(sample)
+                    progress.advance()
+            done.append(samples)
+    return done
+
+
+def _check_same(
+    samples: Mapping[str, Sequence[counters.Sample]], side: Side, run: counters.Sample, rundir: Path
+) -> None:
+    """QuellError unless ``run`` repeats the first run's ``same`` lines."""
+    name, first = next(((name, made[0]) for name, made in samples.items() if made), (side.name, run))
+    number = len(samples[side.name]) + 1
+    for key in sorted({*first.same, *run.same}):
+        one, other = (sample.same.get(key, "nothing") for sample in (first, run))
+        if one != other:
+            raise QuellError(
+                f"{key} should be the same in every run, but run 1 on side {name} "
+                f"and run {number} on side {side.name} differ",
+                detail=f"{name} 1: {one[:_SHOWN_CHARACTERS]}\n{side.name} {number}: {other[:_SHOWN_CHARACTERS]}",
+                log=rundir / "stdout",
+            )
+
+
+def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
+    """Prepare, measure and keep a comparison: the result object, and its folder."""
+    items = [] if request.command is not None else workload.select(request.workloads)
+    for item in items:
+        # Errors that come before anything is built.
+        if item.tool is not None:
+            item.tool.own_program()
+        if request.deterministic and item.nodes and item.data is not None:
+            raise UsageError(
+                f"workload {item.name} cannot be measured with the instruction counter: "
+                "its data on a RAM disk would fill the guest's fast NUMA node"
+            )
+    rows = published.load() if request.published else []
+    place: Place
+    signals: AbstractContextManager[None] = nullcontext()
+    if request.here:
+        from quell import here
+
+        place = machine_here = here.Here.prepare(request, cache)
+        signals, plans = machine_here.signals.noted(), [here.plan(request)]
+    else:
+        given = (item.data for item in items if item.data)
+        ext4 = user_command.needs_only_ext4([*request.data, *given], request.attached)
+        origin, kernels = build.for_sides(request.tree, cache, request.sides, ext4, request.deterministic)
+        accelerator = machine.Accelerator("tcg", "the instruction counter needs it")
+        if not request.deterministic:
+            accelerator = machine.choose_accelerator(request.accel, kernels[request.sides[0].name].image, cache)
+        place = Guests(cache, kernels, accelerator, request.deterministic)
+        plans = _plans(request, items, workload.kernel_values(origin, next(iter(kernels.values()))), cache)
+        if request.published and accelerator.name == "kvm":
+            # The processor counts TLB misses there, for the program that runs the command.
+            tlbmiss = str(machine.guest_program("tlbmiss", cache))
+            plans = [replace(p, job=replace(p.job, argv=(tlbmiss, *p.job.argv))) for p in plans]
+    _warn_of_runs(request, plans)
+    with results.new_folder(cache) as folder:
+        with signals:
+            samples = measure(plans, request.sides, request.runs, place, folder)
+        environment, described, notes = place.facts(request)
+        emulated = environment["accelerator"]["name"] == "tcg"
+        result = {
+            "schema": results.SCHEMA, "preset": request.name, "environment": environment, "notes": notes,
+            "sides": [
+                {**side.to_json(), "title": request.titles.get(side.name, side.name), **described[side.name]}
+                for side in request.sides
+            ],
+            "comparisons": [
+                judge.comparison(plan, runs, request.sides, emulated, request.shown.get(plan.workload, ()))
+                for plan, runs in zip(plans, samples, strict=True)
+            ],
+        }  # fmt: skip
+        result["published"] = published.compare(rows, result)
+        results.save(folder, result)
+    return result, folder
+
+
+def _warn_of_runs(request: Request, plans: Sequence[Plan]) -> None:
+    """Tells beforehand that so few runs cannot give a verdict."""
+    figures = min((len(plan.matters) for plan in plans), default=1)
+    needed = stats.runs_needed(figures)
+    if request.runs < needed and not request.deterministic:
+        runs = f"{request.runs} run{'s' * (request.runs > 1)} on each side"
+        ui.warn(f"{runs}: too few for verdicts on {figures} figures, {needed} would do")

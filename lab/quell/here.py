@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Comparing on this machine, which runs a Quell kernel: the sides are states of its switches.
+
+The switches are put back however the comparison ends, but for SIGKILL:
+
+- Signals never interrupt a step of this module. ``Signals`` notes them; they end the comparison
+  between two runs, or while the command runs (``_wait``), and then everything is undone in order.
+- Only ``Here._switched`` writes to the switches, and one process at a time (a lock on their folder).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quell import counters, judge, machine, proc, results, ui
+from quell.errors import QuellError, UsageError
+from quell.frames import Frames
+from quell.paths import Cache
+from quell.sides import Side, parse, switches
+
+if TYPE_CHECKING:
+    from quell.engine import Plan, Request
+
+# Without --side: all of Quell's mechanisms off, and on.
+SIDES = (parse("off=quell,quell=off"), parse("on=quell,quell=on"))
+OFF_IS_NOT_STOCK = (
+    "off is the Quell kernel with its mechanisms switched off: Quell's larger structures and the tests of its "
+    "switches stay, and neither was compared with a stock kernel here."
+)
+# perf's events, and the figures that they become.
+_EVENTS = {
+    "dTLB-load-misses": "dtlb_load_misses",
+    "dTLB-store-misses": "dtlb_store_misses",
+    "iTLB-load-misses": "itlb_misses",
+    "cycles": "cycles",
+    "context-switches": "context_switches",
+}
+# Counted by perf too, because it is a parent of the command and faults itself.
+_FAULTS = {"minor-faults": "minflt", "major-faults": "majflt"}
+# perf's exit code is 0 for a command that a signal ended: a shell between them keeps the real one.
+_KEEP_STATUS = '"$@"; echo $? >"$0"'
+_SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGXCPU,
+)  # fmt: skip
+
+
+class Signals:
+    """Notes the signals that would end us, and ends us where that is safe: in ``check()``."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def _note(self, number: int, frame: object) -> None:
+        self._seen = True
+
+    def check(self) -> None:
+        """KeyboardInterrupt if a signal came."""
+        if self._seen:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Signals are noted inside; stopping (Ctrl-Z) is not possible, since the switches are moved."""
+        before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGTSTP)}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.SIG_IGN if number == signal.SIGTSTP else self._note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        self.check()
+
+
+@dataclass
+class Here:
+    """This machine. ``root`` is where /proc and /sys are (the tests have their own).
+
+    ``events`` are perf's events that can be had, ``absent`` has a sentence on the others.
+    """
+
+    cache: Cache
+    keep_caches: bool = False
+    root: Path = Path("/")
+    events: tuple[str, ...] = ()
+    absent: list[str] = field(default_factory=list)
+    signals: Signals = field(default_factory=Signals)
+    lock: int = -1
+
+    @classmethod
+    def prepare(cls, request: Request, cache: Cache, root: Path = Path("/")) -> Here:
+        """This machine, if it can be measured; UsageError saying how to get there if not."""
+        if not (root / "sys/kernel/mm/quell").is_dir():
+            raise UsageError(
+                f"this machine runs Linux {platform.release()} without Quell: ./quell deb --config running "
+                "makes packages of a Quell kernel to install and boot"
+            )
+        if os.geteuid() != 0:
+            raise UsageError("compare --here moves the kernel's switches, so it needs root: run it with sudo")
+        for side in request.sides:
+            if side.kernel != "quell" or any(not p.startswith("quell=") for p in side.parameters):
+                raise UsageError(
+                    f"side {side.name}: with --here a side is {side.name}=quell,quell=..., since the kernel stays"
+                )
+        assert request.command is not None
+        if shutil.which(request.command[0]) is None:
+            raise UsageError(f"the command {request.command[0]} does not exist or cannot be run")
+        here = cls(cache, request.keep_caches, root)
+        present = {path.name for path in here.folder.iterdir() if (path / "enabled").exists()}
+        for side in request.sides:
+            asked = {word.removeprefix("-") for word in (side.quell or "").split(",")}
+            if gone := sorted((asked & set(switches(side))) - present):
+                raise UsageError(f"side {side.name}: the running kernel was built without {gone[0]}")
+        here.lock = os.open(here.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(here.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError("another compare --here is at work on this machine; wait for its end") from None
+        here._probe_perf()
+        return here
+
+    def __del__(self) -> None:
+        if self.lock >= 0:
+            os.close(self.lock)
+
+    @property
+    def folder(self) -> Path:
+        """The switches' folder."""
+        return self.root / "sys/kernel/mm/quell"
+
+    def _probe_perf(self) -> None:
+        """Finds out which of perf's events can be counted here."""
+        wanted = [*_EVENTS, *_FAULTS]
+        if shutil.which("perf") is None:
+            self.absent.append(
+                "TLB misses, cycles and context switches were not counted: perf is not installed (Debian's linux-perf)."
+            )
+            return
+        try:
+            said = _perf_counts(proc.run(["perf", *_perf_stat(wanted), "true"], timeout=30, check=False).stderr)
+        except QuellError:
+            said = {}
+        self.events = tuple(event for event in wanted if event in said)
+        lacking = [event for event in _EVENTS if event not in said]
+        if lacking:
+            self.absent.append(
+                f"{', '.join(lacking)} could not be counted: perf stat does not have them on this machine."
+            )
+
+    # --- switches ---
+
+    def _state(self) -> dict[Path, str]:
+        return {
+            path: path.read_text().strip() for path in sorted(self.folder.glob("*/enabled"))
+        }
+
+    @contextmanager
+    def _switched(self, side: Side) -> Iterator[None]:
+        """The mechanisms as a side wants them; as they were when this is left."""
+        before = self._state()
+        wanted = switches(side)
+        try:
+            for path, value in before.items():
+                new = str(int(wanted[path.parent.name])) if path.parent.name in wanted else value
+                if new != value:
+                    path.write_text(new)
+            yield
+        finally:
+            failed = []
+            for path, value in before.items():
+                try:
+                    if path.read_text().strip() != value:
+                        path.write_text(value)
+                except OSError as error:
+                    failed.append(f"{path.parent.name} ({error.strerror})")
+            if failed:
+                ui.warn(f"these switches could not be put back: {', '.join(failed)}")
+
+    # --- one run ---
+
+    def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
+        """See ``engine.Place``."""
+        self.signals.check()
+        with self._switched(side):
+            if not self.keep_caches:
+                os.sync()
+                (self.root / "proc/sys/vm/drop_caches").write_text("3")
+            sections, perf = self._counted(plan, rundir)
+        stdout = (rundir / "stdout").read_text(errors="replace")
+        sample = counters.sample(Frames(sections), stdout, lenient=True)
+        sample.metrics.update({_EVENTS[event]: value for event, value in perf.items() if event in _EVENTS})
+        return sample
+
+    def _counted(self, plan: Plan, rundir: Path) -> tuple[dict[str, bytes], dict[str, int]]:
+        """Runs the command between two readings of the counters: the frames, and perf's counts."""
+        log, code = rundir / "perf", rundir / "status"
+        argv = list(plan.job.argv)
+        if self.events:
+            argv = ["sh", "-c", _KEEP_STATUS, str(code), *argv]
+            argv = ["perf", *_perf_stat(self.events), "-o", str(log), "--", *argv]
+        with _cgroup(self.root) as group, (rundir / "stdout").open("wb") as out, (rundir / "stderr").open("wb") as err:
+            before = self._snapshot("before")
+            start = time.monotonic_ns()
+            usage, status = _wait(argv, group, out.fileno(), err.fileno(), plan.timeout, self.signals)
+            elapsed = time.monotonic_ns() - start
+            after = self._snapshot("after")
+            peak = _text(group / "memory.peak").strip() if group else ""
+        perf = _perf_counts(_text(log))
+        faults = {"minflt": usage.ru_minflt, "majflt": usage.ru_majflt}
+        faults |= {_FAULTS[event]: value for event, value in perf.items() if event in _FAULTS}
+        if self.events:
+            if not (said := _text(code).strip()).isdigit():
+                raise QuellError("perf did not run the command to its end", detail=_text(rundir / "stderr")[-500:])
+            status = int(said)
+        how = f"signalled {-status}" if status < 0 else f"exited {status}"
+        lines = [
+            f"status {how}", f"elapsed_ns {elapsed}", f"user_us {usage.ru_utime * 1e6:.0f}",
+            f"system_us {usage.ru_stime * 1e6:.0f}", *(f"{k} {v}" for k, v in faults.items()),
+            *([f"memory_peak {peak}"] if peak else []),
+        ]  # fmt: skip
+        guest = f"hz {os.sysconf('SC_CLK_TCK')}\n"
+        return {**before, **after, "result": "\n".join(lines).encode(), "guest": guest.encode()}, perf
+
+    def _snapshot(self, when: str) -> dict[str, bytes]:
+        files = {name: self.root / "proc" / name for name in ("interrupts", "vmstat")}
+        sections = {f"{when}/{name}": file.read_bytes() for name, file in files.items()}
+        kswapd = [
+            path.with_name("stat").read_bytes()
+            for path in (self.root / "proc").glob("[0-9]*/comm")
+            if _text(path).startswith("kswapd")
+        ]
+        return {**sections, f"{when}/kswapd": b"".join(kswapd)}
+
+    def facts(self, request: Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
+        """See ``engine.Place``."""
+        release = platform.release()
+        reason = f"this machine, {request.runs} runs on each side" + (", caches kept" if self.keep_caches else "")
+        environment = results.environment(
+            source=release.partition("-")[0], accelerator={"name": "here", "reason": reason}, deterministic=False,
+            runs=request.runs, qemu="none", compiler=_compiler(_text(self.root / "proc/version")),
+        )  # fmt: skip
+        try:
+            config = gzip.decompress((self.root / "proc/config.gz").read_bytes())
+        except OSError:
+            config = _text(self.root / f"boot/config-{release}").encode()
+        kernel = {"release": release, "config_hash": hashlib.sha256(config).hexdigest(), "key": "running"}
+        notes = [OFF_IS_NOT_STOCK, *self.absent]
+        if "nr_tlb_remote_flush" not in _text(self.root / "proc/vmstat"):
+            notes.append("Flush requests were not counted: the kernel has no CONFIG_DEBUG_TLBFLUSH.")
+        return environment, {side.name: kernel for side in request.sides}, notes
+
+
+def plan(request: Request) -> Plan:
+    """The user's command as it runs here."""
+    from quell.engine import OWN_COMMAND, Plan
+
+    assert request.command is not None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Plan(
+        OWN_COMMAND, machine.Job(request.command), memory, len(os.sched_getaffinity(0)), request.timeout,
+        judge.OWN_MATTERS, own=True, here=True, workload=OWN_COMMAND,
+        options=("--keep-caches",) if request.keep_caches else (),
+    )  # fmt: skip
+
+
+def _compiler(version: str) -> str:
+    """The compiler that /proc/version names."""
+    match = re.search(r"\((\w*gcc.*?|clang.*?)\)(?:,| #)", version)
+    return match[1] if match else "unknown"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _perf_stat(events: tuple[str, ...] | list[str]) -> list[str]:
+    return ["stat", "-x", ",", "-e", ",".join(events)]
+
+
+def _perf_counts(text: str) -> dict[str, int]:
+    """The counts of ``perf stat -x ,`` by event; an event without a count is left out."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"(\d+),[^,]*,([\w-]+)(?::\w+)?,", line)
+        if match:
+            found[match[2]] = int(match[1])
+    return found
+
+
+@contextmanager
+def _cgroup(root: Path) -> Iterator[Path | None]:
+    """A control group of the command's own: its peak memory is known, and nothing of it is left.
+
+    None without control groups of version 2.
+    """
+    base = root / "sys/fs/cgroup"
+    group = base / f"quell-{os.getpid()}"
+    try:
+        if "memory" not in _text(base / "cgroup.subtree_control").split():
+            with suppress(OSError):  # then the peak is not known
+                (base / "cgroup.subtree_control").write_text("+memory")
+        group.mkdir(exist_ok=True)
+    except OSError:
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        try:
+            (group / "cgroup.kill").write_text("1")
+            for _ in range(100):
+                if "populated 1" not in _text(group / "cgroup.events"):
+                    break
+                time.sleep(0.02)
+            for path in sorted((p.parent for p in group.rglob("cgroup.procs")), reverse=True):
+                path.rmdir()
+        except OSError as error:
+            ui.warn(f"the control group {group} is left behind: {error.strerror}")
+
+
+def _wait(
+    argv: list[str], group: Path | None, stdout: int, stderr: int, timeout: float, signals: Signals
+) -> tuple[Any, int]:
+    """Runs a command to its end: (rusage, exit code or minus a signal). Nothing of its session is left."""
+    parent = os.getpid()
+
+    def enter() -> None:
+        proc.die_with_parent(parent)()
+        for number in (*_SIGNALS, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_DFL)
+        if group is not None:
+            (group / "cgroup.procs").write_text("0")
+
+    try:
+        child = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True, preexec_fn=enter
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"the command {argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}") from error
+    end = time.monotonic() + timeout
+    try:
+        delay = 0.0005
+        while True:
+            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+            if pid:
+                child.returncode = os.waitstatus_to_exitcode(status)
+                return usage, child.returncode
+            signals.check()
+            if time.monotonic() > end:
+                raise QuellError(f"the command did not end within {timeout:g} s and was stopped")
+            time.sleep(delay)
+            delay = min(delay * 2, 0.01)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        if child.returncode is None:
+            child.wait()

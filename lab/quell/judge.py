@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From the runs of all sides to a comparison: figures, verdicts, and the limits of both.
+
+Verdicts go to the figures that matter in a workload, each side against the first. A count
+is judged per unit of work where the sides took the same time and did different work.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quell import counters, stats
+from quell.sides import Side, switches
+
+if TYPE_CHECKING:
+    from quell.engine import Plan
+
+Samples = Mapping[str, Sequence[counters.Sample]]
+
+# The figures of the user's own command that are judged, beside those that it prints.
+OWN_MATTERS = ("shootdown_ipis", "flush_requests", "elapsed_s", "peak_memory_kb")
+# Times agree if their medians are within this share.
+_AGREE = 0.05
+# A command whose runs all last equally long, to this share and at least so many seconds, is
+# taken for one that runs for a fixed time.
+_FIXED_TIME = 0.01
+_FIXED_S = 1.0
+# Pages of files reclaimed in a run that are many, and the share that has to be eligible.
+_MANY_PAGES = 4096
+_FEW_ELIGIBLE = 0.01
+_TIMES = ("s", "ms", "us", "ns")
+
+
+def comparison(
+    plan: Plan, samples: Samples, sides: Sequence[Side], emulated: bool, first: Sequence[str] = ()
+) -> dict[str, Any]:
+    """One workload as results keep it (docs/results.md); ``first`` names the figures that tables begin with."""
+    figures = _figures(samples)
+    matters = [n for n in plan.matters if n in figures]
+    if plan.own:
+        matters += [n for n, f in figures.items() if f["source"] == "program" and n not in matters]
+    shown = list(dict.fromkeys([*matters, *(n for n, f in figures.items() if f["source"] != "counter")]))
+    notes = []
+    counts: dict[str, str] = {}
+    if work := _work(plan, samples, figures):
+        notes.append(work.note)
+        counts = _per_work(figures, samples, work)
+        matters = [counts.get(n, n) for n in matters if n not in counters.EVENTS or (work.judged and n in counts)]
+        shown = [counts.get(n, n) for n in shown]
+    _judge(figures, matters, list(samples), {key: name for name, key in counts.items()})
+    if emulated:
+        shown.sort(key=lambda name: not figures[name]["carries_over"])
+    notes += _eligible(plan, figures, sides)
+    codes = {name: [s.exit_code for s in runs] for name, runs in samples.items()}
+    if len({code for runs in codes.values() for code in runs}) > 1:
+        said = ", ".join(f"{name} {' '.join(map(str, runs))}" for name, runs in codes.items())
+        notes.append(f"The command's exit codes differ: {said}.")
+    shown = list(dict.fromkeys([*(n for n in first if n in figures), *shown]))
+    return {
+        "name": plan.name, **plan.facts(), "figures": figures, "matters": matters, "shown": shown,
+        "exit_codes": codes, "notes": notes,
+    }  # fmt: skip
+
+
+def _figures(samples: Samples) -> dict[str, Any]:
+    """Every figure that any run has, with the runs of each side; None where a side lacks it."""
+    runs: dict[str, dict[str, list[counters.Number]]] = {}
+    figures = {}
+    for side, made in samples.items():
+        for sample in made:
+            for name, found in {**sample.metrics, **sample.figures, **sample.extras}.items():
+                value = found.value if isinstance(found, counters.Figure) else found
+                if name not in figures:
+                    figures[name] = _described(name, found)
+                runs.setdefault(name, {}).setdefault(side, []).append(value)
+    for name, figure in figures.items():
+        figure["sides"] = {side: stats.summarize(runs[name].get(side, ())) for side in samples}
+    return figures
+
+
+def _described(name: str, value: counters.Number | counters.Figure) -> dict[str, Any]:
+    metric = counters.KNOWN.get(name, counters.Metric(name, name))
+    described = {
+        "title": metric.title, "unit": metric.unit, "better": "less", "carries_over": metric.carries_over,
+        "source": "counter" if metric in counters.EXTRAS or name not in counters.KNOWN else "metric",
+        "sides": {}, "against": {},
+    }  # fmt: skip
+    if isinstance(value, counters.Figure):
+        better = "more" if value.higher_is_better else "less"
+        carries = value.unit.rpartition("/")[2] not in _TIMES
+        described |= {"unit": value.unit, "better": better, "carries_over": carries, "source": "program"}
+    return described
+
+
+def _judge(figures: dict[str, Any], matters: Sequence[str], sides: Sequence[str], bare: Mapping[str, str]) -> None:
+    """Ratios of all figures to the first side, verdicts of those that matter.
+
+    ``bare`` names the count of each figure that is per unit of work: few events are no difference.
+    """
+    base, *others = sides
+    for other in others:
+        both = {
+            n: (f["sides"][base], f["sides"][other])
+            for n, f in figures.items() if f["sides"][base] and f["sides"][other]
+        }  # fmt: skip
+        judged = [n for n in matters if n in both]
+        corrected = stats.holm({n: stats.p_value(*(side["runs"] for side in both[n])) for n in judged})
+        for name, (a, b) in both.items():
+            figure = figures[name]
+            against: dict[str, Any] = {"ratio": stats.ratio(a["median"], b["median"]), "p": None, "verdict": None}
+            if name in corrected:
+                against["p"] = round(corrected[name], 6)
+                against["verdict"] = stats.verdict(
+                    a, b, corrected[name], len(judged),
+                    higher_is_better=figure["better"] == "more", events=name in counters.EVENTS,
+                )  # fmt: skip
+                if name in bare and max(side["median"] for side in both[bare[name]]) < stats.LEAST_EVENTS:
+                    against["verdict"] = stats.SAME
+            figure["against"][other] = against
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The work of each run by side, its unit, a sentence for the reader, and whether counts per unit are judged."""
+
+    runs: Mapping[str, Sequence[float]]
+    unit: str
+    note: str
+    judged: bool = False
+
+
+def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | None:
+    """The divisor of counts; None where they compare as they are.
+
+    Work is the first figure that the program prints as ``figure+`` (more is better); a rate
+    is multiplied by the time. Counts are divided where a side took the time of the first one
+    and did other work. Without the work of every run no count is judged.
+    """
+    times = {side: [run.metrics.get("elapsed_s", 0) for run in runs] for side, runs in samples.items()}
+    name = next((n for n, f in figures.items() if f["source"] == "program" and f["better"] == "more"), None)
+    if name is None:
+        every = [time for runs in times.values() for time in runs]
+        if not plan.own or min(every) < _FIXED_S or max(every) - min(every) > _FIXED_TIME * min(every):
+            return None
+        return _Work(times, "s", (
+            "The command runs for a fixed time, and how much work it did is not known: counts are shown "
+            "per second and get no verdict. A line 'figure+ work N ops' in its output has them judged "
+            "per unit of work."
+        ))  # fmt: skip
+    unit = re.sub(r"/(s|sec|second)$", "", figures[name]["unit"])
+    rate = unit != figures[name]["unit"]
+    runs = {
+        side: [
+            run.figures[name].value * (time if rate else 1) if name in run.figures else 0
+            for run, time in zip(samples[side], times[side], strict=True)
+        ]
+        for side in samples
+    }
+    time, work = ({side: statistics.median(one) for side, one in all_.items()} for all_ in (times, runs))
+    base, *others = samples
+    same_time = [side for side in others if abs(time[side] - time[base]) <= _AGREE * time[base]]
+    if not all(value > 0 for done in runs.values() for value in done):
+        note = f"Not every run says what work it did ({name}): counts are shown per second and get no verdict."
+        return _Work(times, "s", note) if same_time else None
+    if not any(abs(work[side] - work[base]) > stats.LEAST_SHARE * work[base] for side in same_time):
+        return None
+    unit = unit if unit not in ("", "1") else name
+    said = ", ".join(f"{side} {work[side] / work[base]:.2f}" for side in others)
+    return _Work(runs, unit, (
+        f"Sides took the same time and did different work ({name}: {said} of {base}'s): "
+        f"counts are judged per {unit}."
+    ), judged=True)  # fmt: skip
+
+
+def _per_work(figures: dict[str, Any], samples: Samples, work: _Work) -> dict[str, str]:
+    """Adds the counts per unit of work; their names by those of the bare counts."""
+    names: dict[str, str] = {}
+    for name in [n for n in figures if n in counters.EVENTS]:
+        key = f"{name}_per_{work.unit}"
+        if figures.get(key, {}).get("source") == "program":
+            continue
+        per = {
+            side: [run.metrics[name] / done for run, done in zip(runs, work.runs[side], strict=True)
+                   if name in run.metrics and done]
+            for side, runs in samples.items()
+        }  # fmt: skip
+        figures[key] = {
+            **figures[name],
+            "title": f"{figures[name]['title']} per {work.unit}",
+            "carries_over": work.judged,
+            "sides": {side: stats.summarize(runs) for side, runs in per.items()},
+            "against": {},
+        }
+        names[name] = key
+    return names
+
+
+def _eligible(plan: Plan, figures: Mapping[str, Any], sides: Sequence[Side]) -> list[str]:
+    """A sentence where reclaim took many pages of files and lazy unmap flush none of them."""
+    for side in sides if plan.own and "luf_park" in figures else ():
+        taken, parked = (figures[n]["sides"][side.name] for n in ("file_pages_reclaimed", "luf_park"))
+        if not (taken and parked and switches(side)["luf"]) or taken["median"] < _MANY_PAGES:
+            continue
+        if parked["median"] < _FEW_ELIGIBLE * taken["median"]:
+            why = ": it takes files on ext4, xfs, btrfs, f2fs, erofs and squashfs." if plan.here else (
+                " (files on 9p, the guest's root, are not eligible): "
+                "--data PATH gives the command's data a disk with a real file system."
+            )
+            said = f"Reclaim took {taken['median']:,.0f} pages of files on {side.name}"
+            return [f"{said}, and lazy unmap flush could defer the flush of hardly any{why}"]
+    return []

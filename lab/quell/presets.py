@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Presets of the engine: presets.toml, and figures.toml, whose groups also claim something."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quell import counters, machine, sides, stats, workload
+from quell.errors import QuellError, UsageError
+
+Claim = tuple[str, str, float]  # the figure, a kind as in the head of figures.toml, the bound or 0
+_CLAIM = re.compile(r"(\S+) (?:(<=|>=|\+-) ([\d.]+)|(not worse|same))")
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A comparison as data: the heads of presets.toml and figures.toml describe the fields."""
+
+    name: str = "compare"
+    about: str = ""
+    sides: tuple[sides.Side, ...] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
+    workloads: tuple[str, ...] = ()
+    runs: int = 5
+    memory: int | Mapping[str, int] | None = None
+    cpus: tuple[int, ...] = ()
+    deterministic: bool = False
+    published: bool = False
+    shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    tolerance: float = 0.0
+    slack: float = 0.0
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The entries of a TOML file; QuellError when it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise QuellError(f"{file} cannot be used: {error}") from error
+
+
+def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
+    """The preset ``name`` of presets.toml; QuellError naming the fault in the file."""
+    tables = read_toml(path)
+    try:
+        given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[name].get("like", name)], **tables[name]}
+        given.pop("like", None)
+        given |= given.pop("measure", {})
+        if unknown := sorted(given.keys() - Preset.__annotations__.keys()):
+            raise QuellError(f"there is no field {unknown[0]}")
+        given |= {key: tuple(given.get(key, ())) for key in ("workloads", "cpus")}
+        given["sides"] = sides.parse_all(given["sides"])
+        given["claims"] = tuple(_claims(given.get("claims", ()), given["workloads"], given.get("runs", Preset.runs)))
+        if isinstance(memory := given.get("memory"), dict):
+            given["memory"] = {item: machine.parse_memory(size) for item, size in memory.items()}
+        elif memory is not None:
+            given["memory"] = machine.parse_memory(memory)
+        return Preset(name, **given)
+    except (AttributeError, KeyError, TypeError, ValueError, QuellError) as error:
+        raise QuellError(f"{path}: {name} cannot be used: {error}") from error
+
+
+def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterator[Claim]:
+    own = {figure for item in workload.select(workloads) for figure in item.figures}
+    for text in texts:
+        if not (match := _CLAIM.fullmatch(text)):
+            raise QuellError(f"'{text}' is no claim")
+        for figure in match[1].split(","):
+            if figure not in {*counters.KNOWN, *own}:
+                raise QuellError(f"unknown figure {figure}")
+            if match[4] == "not worse" and runs < stats.runs_needed(1):
+                raise QuellError(f"'{figure} not worse' needs {stats.runs_needed(1)} runs")
+            yield figure, match[2] or match[4], float(match[3] or 0)
+
+
+def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> list[Preset]:
+    """The groups of figures.toml, all or the named ones (each may be a comma list)."""
+    known, wanted = read_toml(path), sides.names(names)
+    if unknown := [name for name in wanted if name not in known]:
+        raise UsageError(f"there is no group '{unknown[0]}' of figures; they are: {', '.join(known)}")
+    return [load(name, path) for name in wanted or known]
+
+
+def check(group: Preset, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The claims of a group for a result: one row for each workload and claim, with ``holds``."""
+    return [_row(group, claim, one, result["sides"]) for one in result["comparisons"] for claim in group.claims]
+
+
+def _row(group: Preset, claim: Claim, comparison: Mapping[str, Any], sides: Sequence[Any]) -> dict[str, Any]:
+    name, kind, bound = claim
+    figure = comparison["figures"].get(name, {"sides": {}})
+    base, other = (figure["sides"].get(side["name"]) for side in sides[:2])
+    if not base or not other:
+        raise QuellError(f"workload {comparison['workload']} gave no figure {name}")
+    more, events = figure["better"] == "more", name in counters.EVENTS
+    ratio, verdict = stats.compare(base["runs"], other["runs"], higher_is_better=more, events=events)
+    share = float("nan") if ratio is None else ratio  # nothing holds of nan
+    least = max(group.tolerance * abs(base["median"]), group.slack * events)
+    text, holds = {
+        "<=": (f"ratio at most {bound:g}", share <= bound),
+        ">=": (f"ratio at least {bound:g}", share >= bound),
+        "+-": (f"within {bound * 100:g} %", round(abs(share - 1), 4) <= bound),
+        "not worse": ("not worse", verdict in (stats.SAME, stats.BETTER)),
+        "same": ("no difference", verdict == stats.SAME or abs(other["median"] - base["median"]) <= least),
+    }[kind]
+    return {
+        "group": group.name, **{key: comparison[key] for key in ("workload", "memory_kb", "cpus")},
+        "deterministic": group.deterministic, "sides": [side.option() for side in group.sides],
+        "figure": name, "title": figure["title"], "claim": text, "base": base, "other": other,
+        "ratio": ratio, "verdict": verdict, "holds": holds,
+    }  # fmt: skip

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Figures that others published (published.toml), and whether ours agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quell import counters, presets, stats, workload
+from quell.errors import QuellError
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published figure, as the head of published.toml describes it."""
+
+    id: str
+    work: str
+    source: str
+    conditions: str
+    workload: str
+    figure: str
+    rungs: Sequence[str]
+    ratio: float
+    before: float | None = None
+    after: float | None = None
+    why: str = "no explanation is known"
+
+
+def load(path: Path = Path(__file__).with_name("published.toml")) -> list[Published]:
+    """The figures in published.toml; QuellError naming the fault in it."""
+    rungs = {side.name for side in presets.load("ladder").sides}
+    rows: dict[str, Published] = {}
+    for title, work in presets.read_toml(path).items():
+        try:
+            shared = {key: value for key, value in work.items() if not isinstance(value, dict)}
+            for name in (key for key in work if key not in shared):
+                if name in rows:
+                    raise QuellError(f"{name} is there twice")
+                given = {"id": name, "work": title, **shared, **work[name]}
+                given["ratio"] = given.get("ratio") or round(given["after"] / given["before"], 4)
+                row = rows[name] = Published(**given)
+                if row.figure not in {*counters.KNOWN, *workload.select([row.workload])[0].figures}:
+                    raise QuellError(f"{name} names the unknown figure {row.figure}")
+                start, end = row.rungs
+                if unknown := {start, end} - rungs:
+                    raise QuellError(f"{name} names the unknown rung {min(unknown)}")
+        except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError, QuellError) as error:
+            raise QuellError(f"{path}: {title} cannot be used: {error}") from error
+    return list(rows.values())
+
+
+def direction(row: Published, before: Sequence[float], after: Sequence[float]) -> str:
+    """"agrees", "opposite", or "none" when one of ours and theirs shows no difference and the other does.
+
+    Ours shows none when the rank test finds none. With too few runs for that the medians decide.
+    """
+    ratio, verdict = stats.compare(before, after, events=row.figure in counters.EVENTS)
+    ours = 1.0 if verdict == stats.SAME else math.inf if ratio is None else ratio
+    mine, theirs = (0 if abs(one - 1) < stats.LEAST_SHARE else math.copysign(1, one - 1) for one in (ours, row.ratio))
+    return "agrees" if mine == theirs else "none" if 0 in (mine, theirs) else "opposite"
+
+
+def compare(rows: Sequence[Published], result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows that ``result`` has figures for, as results keep them."""
+    out = []
+    for row in rows:
+        for comparison in (one for one in result["comparisons"] if one["workload"] == row.workload):
+            sides = comparison["figures"].get(row.figure, {}).get("sides", {})
+            before, after = (sides.get(rung) for rung in row.rungs)
+            if before and after:
+                found, start, end = direction(row, before["runs"], after["runs"]), before["median"], after["median"]
+                out.append({
+                    **{key: getattr(row, key) for key in ("id", "work", "source", "conditions", "workload", "figure")},
+                    "from": row.rungs[0], "to": row.rungs[1], "cpus": comparison["cpus"],
+                    "theirs": {"from": row.before, "to": row.after, "ratio": row.ratio},
+                    "ours": {"from": start, "to": end, "ratio": stats.ratio(start, end)},
+                    "direction": found, "why": "" if found == "agrees" else row.why,
+                })  # fmt: skip
+    return out

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The user's own command in a guest: its environment, current directory and disks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from quell import disks, machine, ui, workload
+from quell.paths import Cache
+
+# Variables that name things outside of the guest, and the launcher's own.
+_NOT_PASSED = {"PYTHONPATH", "VIRTUAL_ENV", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"}
+_NOT_PASSED |= {"SSH_AUTH_SOCK", "TMUX", "STY", "DBUS_SESSION_BUS_ADDRESS", "QUELL_CACHE"}
+
+
+def needs_only_ext4(data: Sequence[disks.Data | workload.Data], attached: Sequence[disks.Disk]) -> bool:
+    """Whether a guest with these disks needs no other file system; that of ``attached`` disks is not known."""
+    return not attached and all(one.filesystem == "ext4" for one in data)
+
+
+def job(
+    command: Sequence[str],
+    cache: Cache,
+    data: Sequence[disks.Data] = (),
+    attached: Sequence[disks.Disk] = (),
+    *,
+    terminal: bool = False,
+) -> machine.Job:
+    """The user's command as a job: in the current directory, with our environment and the disks."""
+    env = {k: v for k, v in os.environ.items() if k not in _NOT_PASSED and "\0" not in v}
+    usual = {"PATH": machine.DEFAULT_PATH, "HOME": "/root"} | ({} if terminal else {"TERM": "dumb"})
+    for number, disk in enumerate(attached):
+        ui.note(f"{disk.image} is /dev/vd{chr(ord('a') + number)} in the guest")
+    every = (*attached, *(disks.image_of(one, cache) for one in data))
+    return machine.Job(command, env={**usual, **env}, cwd=os.getcwd(), disks=every)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which Quell this is: the repository's state, and its kernel part."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from quell import proc
+from quell.errors import QuellError
+from quell.paths import repo_root
+
+
+def series_hash(kernel: Path | None = None) -> str:
+    """A hash of everything in kernel/ (patches, files, configs): what makes Quell Quell."""
+    folder = kernel or repo_root() / "kernel"
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def quell() -> str:
+    """What git calls the repository's state (with "-dirty" if edited), or "unknown"."""
+    try:
+        done = proc.run(["git", "-C", repo_root(), "describe", "--always", "--dirty", "--tags"], timeout=30, check=False)
+    except QuellError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"

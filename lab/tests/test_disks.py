@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Disks of a guest: what the user may name, and images by the real tools."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quell import disks, prereq
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+MAGIC = {
+    "ext4": (0x438, b"\x53\xef"), "xfs": (0, b"XFSB"), "btrfs": (0x10040, b"_BHRfS_M"),
+    "f2fs": (1024, b"\x10\x20\xf5\xf2"), "erofs": (1024, b"\xe2\xe1\xf5\xe0"), "squashfs": (0, b"hsqs"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a blank in its name, a link, and odd modes; nothing that xfs cannot take."""
+    path = tmp_path / "my data"
+    (path / "in/deep").mkdir(parents=True)
+    (path / "file").write_text("hello\n")
+    (path / "file").chmod(0o4640)
+    (path / "in").chmod(0o2711)
+    (path / "in/deep/last").write_text("last\n")
+    (path / "link").symlink_to("in/deep/last")
+    return path
+
+
+def debugfs(image: Path, command: str) -> str:
+    argv = [str(prereq.which("debugfs")), "-R", command, str(image)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_data_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert disks.parse_data(f"{folder}/") == disks.Data(folder)
+    assert disks.parse_data("in/../file:f2fs") == disks.Data(folder / "file", "f2fs")
+    assert disks.parse_data("link").path == folder / "link"
+    colon = folder / "12:30"
+    colon.write_text("")
+    assert disks.parse_data("12:30") == disks.Data(colon)
+    assert disks.parse_data("12:30:xfs") == disks.Data(colon, "xfs")
+    (folder / "file:xfs").write_text("")
+    assert disks.parse_data("file:xfs") == disks.Data(folder / "file", "xfs")
+    assert disks.parse_data("file:xfs:ext4") == disks.Data(folder / "file:xfs")
+    (folder / "lone:xfs").write_text("")
+    assert disks.parse_data("lone:xfs") == disks.Data(folder / "lone:xfs")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("file:ext5", "no file system 'ext5', only ext4, xfs, btrfs, f2fs, erofs, squashfs"),
+        ("gone", "there is no file or folder 'gone'"),
+        ("gone:xfs", "there is no file or folder 'gone'"),
+        (":xfs", "there is no file or folder ''"),
+        ("fifo", "fifo is neither"),
+        ("/", "cannot take /;"),
+        ("/run", "cannot take /run;"),
+        ("/proc/self/status", "cannot take /proc/self/status"),
+        ("/dev/null:ext4", "cannot take /dev/null"),
+        ("to-proc", "cannot take .*/to-proc"),
+    ],
+)
+def test_wrong_data(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+    monkeypatch.chdir(folder)
+    os.mkfifo("fifo")
+    Path("to-proc").symlink_to("/proc")
+    with pytest.raises(UsageError, match=says):
+        disks.parse_data(text)
+
+
+def test_data_may_not_overlap(folder: Path) -> None:
+    file, inner, link = (disks.parse_data(str(folder / name)) for name in ("file", "in", "link"))
+    disks.check_data([file, inner])
+    for every in ([file, disks.Data(folder)], [inner, inner], [inner, file, link]):
+        with pytest.raises(UsageError, match="overlap; leave one out"):
+            disks.check_data(every)
+
+
+def test_images(folder: Path) -> None:
+    raw, qcow2 = folder / "raw img", folder / "x.qcow2"
+    raw.write_bytes(b"QF")
+    qcow2.write_bytes(b"QFI\xfb\0\0\0\2")
+    assert disks.parse_disk(str(raw)) == disks.Disk(raw, "raw")
+    assert disks.parse_disk(str(qcow2)) == disks.Disk(qcow2, "qcow2")
+    raw.write_bytes(b"")
+    for name, says in ("raw img", "is empty"), ("in", "is neither"), ("gone", "No such file"):
+        with pytest.raises(UsageError, match=says):
+            disks.parse_disk(str(folder / name))
+
+
+def test_devices_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, text in {
+        "proc/self/mountinfo": "1 0 8:1 / / rw - ext4 x rw\n2 1 0:30 / /my\\040b rw - btrfs /dev/sdb rw\n"
+        "3 1 254:0 / /v rw - xfs /dev/mapper/v rw\n",
+        "proc/swaps": "Filename Type Size Used Priority\n/swapfile file 1 0 -2\n/dev/sdc2 partition 1 0 -3\n",
+        "sys/dev/block/8:0/sda1/partition": "1\n",
+        "sys/dev/block/8:0/sda1/dev": "8:1\n",
+        "sys/dev/block/8:0/device/dev": "8:48\n",
+        "sys/dev/block/8:64/holders/dm-0/dev": "254:0\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    numbers = {"/dev/sdb": "8:16", "/dev/sdc2": "8:34"}
+    monkeypatch.setattr(disks, "_number", lambda name: numbers.get(name, ""))
+    used, root = {n: disks.in_use(os.makedev(8, n), tmp_path) for n in (0, 1, 16, 34, 48, 64)}, "mounted on /"
+    assert used == {0: root, 1: root, 16: f"{root}my b", 34: "used for swap", 48: "", 64: f"{root}v"}
+    number = os.stat("/").st_dev
+    device = Path("/dev", Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve().name)
+    if device.is_block_device():
+        with pytest.raises(UsageError, match=f"{device} is mounted on .*; a guest would read it half-written"):
+            disks.parse_disk(str(device))
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_ext4_of_a_folder(folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, copied: bool) -> None:
+    if copied:
+        monkeypatch.setattr(disks, "_can_bind", lambda: False)
+    (folder / "a b").write_text("blank\n")
+    (folder / "in").chmod(0o555)
+    disk = disks.image_of(disks.parse_data(str(folder)), cache)
+    assert (disk.target, disk.filesystem, disk.format) == (str(folder), "ext4", "raw")
+    assert debugfs(disk.image, 'cat "/data/a b"') == "blank\n"
+    assert "Mode:  04640" in debugfs(disk.image, "stat /data/file")
+    assert f"User: {os.geteuid():5}" in debugfs(disk.image, "stat /data/file")
+    assert "in/deep/last" in debugfs(disk.image, "stat /data/link")
+    assert sorted(path.name for path in folder.iterdir()) == ["a b", "file", "in", "link"]
+    made = disk.image.stat().st_ino
+    assert disks.image_of(disks.parse_data(str(folder)), cache).image.stat().st_ino == made
+    (folder / "in/deep/last").write_text("more\n")
+    assert disks.image_of(disks.parse_data(str(folder)), cache).image != disk.image
+
+
+def test_ext4_of_a_file_and_of_many(folder: Path, cache: Cache) -> None:
+    disk = disks.image_of(disks.parse_data(str(folder / "link")), cache)
+    assert disk.target == str(folder / "link")
+    assert debugfs(disk.image, "cat /data") == "last\n"
+    for number in range(12000):
+        (folder / f"in/deep/{number}").touch()
+    image = folder.parent / "image"
+    disks.make_ext4(image, folder)
+    assert "Type: regular" in debugfs(image, "stat /in/deep/11999")
+
+
+@pytest.mark.parametrize("name", disks.MAKERS)
+def test_every_file_system(folder: Path, cache: Cache, name: str) -> None:
+    prereq.ensure(disks._tools(name))
+    disk = disks.image_of(disks.parse_data(f"{folder}:{name}"), cache)
+    offset, magic = MAGIC[name]
+    with disk.image.open("rb") as file:
+        file.seek(offset)
+        assert file.read(len(magic)) == magic
+    assert list(disk.image.parent.iterdir()) == [disk.image]
+
+
+@pytest.mark.parametrize(("odd", "mode", "size"), [("a b", 0, 0), (":", 0, 0), ("$", 0, 0), ("t", 0o1000, 0), ("2G", 0, 2**31)])
+def test_xfs_says_what_it_cannot_take(folder: Path, cache: Cache, odd: str, mode: int, size: int) -> None:
+    prereq.ensure(disks._tools("xfs"))
+    (folder / odd).touch()
+    (folder / odd).chmod(0o644 | mode)
+    os.truncate(folder / odd, size)
+    with pytest.raises(UsageError, match=f"mkfs.xfs takes no .* such as {re.escape(str(folder / odd))}.*; use ext4"):
+        disks.image_of(disks.parse_data(f"{folder}:xfs"), cache)
+    assert not list(cache.data.iterdir())
+
+
+def test_no_room_and_nothing_written(folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
+    with pytest.raises(UsageError, match="a disk of .*my data needs 134 MB"):
+        disks.image_of(disks.parse_data(str(folder)), cache)
+    assert not list(cache.data.iterdir())
+    with pytest.raises(UsageError, match="contains Quell's cache"):
+        disks.image_of(disks.Data(folder.parent), cache)
+
+
+def test_failures_leave_nothing(folder: Path, cache: Cache, fake_program: Callable[[str, str], Path]) -> None:
+    real = prereq.which("mkfs.ext4")
+    data = disks.parse_data(str(folder))
+    fake_program("mkfs.ext4", f'echo new > "{folder}/file"; exec {real} "$@"')
+    with pytest.raises(QuellError, match="my data changed while it was copied; run it again"):
+        disks.image_of(data, cache)
+    fake_program("mkfs.ext4", "echo disk on fire >&2; exit 4")
+    with pytest.raises(QuellError, match="cannot be made: mkfs.ext4 failed with exit code 4") as caught:
+        disks.image_of(data, cache)
+    assert caught.value.detail == "disk on fire"
+    fake_program("mkfs.ext4", f"kill -s INT {os.getpid()}; sleep 20")
+    with pytest.raises(KeyboardInterrupt):
+        disks.image_of(data, cache)
+    assert not list(cache.data.iterdir())

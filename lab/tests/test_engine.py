@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-2.0-only
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guests import KERNELS, SIDES, FakePlace, plan, sample
+from quell import build, counters, disks, engine, machine, prereq, results, sides, source, table, ui
+from quell.commands import compare as command
+from quell.errors import QuellError, UsageError
+from quell.frames import parse_frames
+from quell.paths import Cache
+
+RECORDED = Path(__file__).parent / "data/mapped-read.frames"
+
+
+def test_runs_alternate_and_none_always_comes_first(tmp_path: Path) -> None:
+    place = FakePlace(lambda side, name, n: sample())
+    done = engine.measure([plan("a"), plan("b")], SIDES, 2, place, tmp_path)
+    order = ["stock", "quell", "quell", "stock"]
+    assert place.log == [(p, s) for p in "ab" for s in order]
+    assert [len(runs) for runs in done[0].values()] == [2, 2]
+    assert (tmp_path / "runs" / "b" / "quell-2" / "sample.json").exists()
+
+
+def test_what_should_be_the_same(tmp_path: Path) -> None:
+    def answer(side: str, name: str, n: int) -> counters.Sample:
+        wrong = name == "b" and side == "quell" and n == 2
+        return replace(sample(), same={"output": "7:beef" if wrong else "7:f00d", "x": "1"})
+
+    assert engine.measure([plan("a")], SIDES, 2, FakePlace(answer), tmp_path / "good")
+    with pytest.raises(QuellError) as caught:
+        engine.measure([plan("a"), plan("b")], SIDES, 2, FakePlace(answer), tmp_path)
+    assert caught.value.message == (
+        "workload b, side quell: output should be the same in every run, but run 1 on side stock "
+        "and run 2 on side quell differ"
+    )
+    assert caught.value.detail == "stock 1: 7:f00d\nquell 2: 7:beef"
+    # The user's own command may print what it likes.
+    assert engine.measure([plan("b", own=True)], SIDES, 2, FakePlace(answer), tmp_path / "own")
+
+
+def test_a_run_that_fails_ends_it_all(tmp_path: Path) -> None:
+    def answer(side: str, name: str, n: int) -> counters.Sample:
+        if side == "quell":
+            raise machine.GuestPanic("the guest's kernel crashed: BUG: x", detail="Call Trace:")
+        return sample()
+
+    place = FakePlace(answer)
+    with pytest.raises(machine.GuestPanic, match="workload a, side quell: the guest's kernel crashed"):
+        engine.measure([plan("a"), plan("b")], SIDES, 3, place, tmp_path)
+    assert len(place.log) == 2
+
+
+def boot_says(monkeypatch: pytest.MonkeyPatch, code: int, unknown: bytes = b"") -> engine.Guests:
+    frames = parse_frames(RECORDED.read_bytes())
+    frames.sections["result"] = frames.sections["result"].replace(b"exited 0", b"exited %d" % code)
+    frames.sections["unknown"] = unknown
+    result = machine.GuestResult(code, "", "wrong data at byte 7\n", "", 1.0, frames=frames)
+    monkeypatch.setattr(machine, "boot", lambda *a, **k: result)
+    return engine.Guests(Cache(), KERNELS, machine.Accelerator("tcg", "made up"))
+
+
+def test_workloads_must_succeed_and_own_commands_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guests = boot_says(monkeypatch, 7)
+    says = "workload tiny failed on side quell with exit code 7: wrong data at byte 7"
+    with pytest.raises(QuellError, match=says):
+        guests.run(SIDES[1], plan(), tmp_path)
+    assert guests.run(SIDES[0], plan(own=True), tmp_path).exit_code == 7
+
+
+def test_a_parameter_that_the_kernel_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guests = boot_says(monkeypatch, 0, b"TERM=linux\0nosuch=1\0")
+    assert guests.run(sides.parse("stock=stock,mitigations=off"), plan(), tmp_path)
+    with pytest.raises(UsageError, match="side stock: its kernel does not know the parameter nosuch=1"):
+        guests.run(sides.parse("stock=stock,nosuch=1"), plan(), tmp_path)
+
+
+def test_bad_options_are_said_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"command": ["true"]}
+    bad: list[dict[str, Any]] = [
+        {"runs": 0}, {"cpus": (0,)}, {"cpus": (2, 2)}, {"memory": 1}, {"memory": 0}, {"timeout": 0},
+        {"deterministic": True, "accel": "kvm"}, {"workloads": ["mapped-read"], **own},
+        {"here": True}, {"here": True, "memory": 1 << 30, **own}, {"data": [disks.parse_data("/etc")]},
+    ]  # fmt: skip
+    for options in bad:
+        with pytest.raises(UsageError):
+            engine.Request(sides=SIDES, **options)
+    monkeypatch.setattr(build, "for_sides", lambda *a: pytest.fail("built"))
+    with pytest.raises(UsageError, match="no workload 'nosuch'; the workloads are: "):
+        engine.compare(engine.Request(sides=SIDES, workloads=["nosuch"]), Cache())
+    with pytest.raises(UsageError, match="tiering cannot be measured with the instruction counter"):
+        engine.compare(engine.Request(sides=SIDES, workloads=["tiering"], deterministic=True), Cache())
+
+
+def test_each_kernel_is_built_once(
+    tmp_path: Path, source: source.Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def built(_source: object, names: tuple[str, ...], _cache: object) -> dict[str, str]:
+        made.extend(names)
+        return {name: name for name in names}
+
+    monkeypatch.setattr(prereq, "ensure", lambda *a: None)
+    monkeypatch.setattr("quell.source.debian_source", lambda _cache: source)
+    monkeypatch.setattr(build, "build_kernels", built)
+    three = sides.parse_all(["a=quell", "b=quell,quell=off", f"c={source.tree}"])
+    _, kernels = build.for_sides(None, Cache(tmp_path), three)
+    assert made[0] == "quell-ext4" and made[1].startswith("tree-") and len(made) == 2
+    assert list(kernels.values()) == ["quell-ext4", "quell-ext4", made[1]]
+    assert build._spec(made[1]) == build.Spec(("lab.config", "ext4.config"), False)
+    _, kernels = build.for_sides(None, Cache(tmp_path), SIDES, deterministic=True, ext4=False)
+    assert list(kernels.values()) == ["stock-keys", "quell-keys"]
+
+
+def fake_place(monkeypatch: pytest.MonkeyPatch, place: FakePlace) -> None:
+    def built(tree: object, cache: object, wanted: Any, *_: Any) -> tuple[source.Source, dict[str, Any]]:
+        return source.Source("6.12.117", Path("/linux"), "k"), {one.name: KERNELS[one.kernel] for one in wanted}
+
+    monkeypatch.setattr(build, "for_sides", built)
+    monkeypatch.setattr(engine, "Guests", lambda *a: place)
+
+
+def test_whole_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(side: str, name: str, n: int) -> counters.Sample:
+        return sample(elapsed_s=10 + n, shootdown_ipis=20 + n if side == "quell" else 1000 + n)
+
+    fake_place(monkeypatch, FakePlace(answer))
+    request = engine.Request(sides=SIDES, command=["make", "all"], accel="tcg", titles={"quell": "Quell"})
+    result, folder = engine.compare(request, Cache(tmp_path))
+    assert results.load(folder) == json.loads(json.dumps(result))
+    [one] = result["comparisons"]
+    assert (one["workload"], one["command"], one["cpus"]) == ("command", ["make", "all"], 2)
+    ipis = one["figures"]["shootdown_ipis"]
+    assert ipis["sides"]["stock"] == {"median": 1003, "min": 1001, "max": 1005, "runs": [1001, 1002, 1003, 1004, 1005]}
+    assert ipis["against"]["quell"] == {"ratio": 0.0229, "p": 0.031746, "verdict": "better"}
+    assert one["figures"]["minor_faults"]["against"]["quell"]["verdict"] is None  # does not matter here
+    text = io.StringIO()
+    table.print_result(result, ui.console(text))
+    shown = text.getvalue()
+    assert "emulated" in shown and "command: Sums" not in shown and "make all" in shown
+    assert shown.index("shootdown IPIs ") < shown.index("elapsed, s")
+    # With many sides each has a row.
+    many = sides.parse_all([f"s{n}=quell" for n in range(5)])
+    request = replace(request, sides=many, command=None, workloads=["mapped-read"], cpus=(1, 2))
+    monkeypatch.setattr(engine, "_plans", lambda *a: [plan("mapped-read-1cpus"), plan("mapped-read-2cpus")])
+    result, _ = engine.compare(request, Cache(tmp_path))
+    text = io.StringIO()
+    table.print_result(result, ui.console(text))
+    assert text.getvalue().count("s4 ") == 2
+
+
+def test_interrupt_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(side: str, name: str, n: int) -> counters.Sample:
+        raise KeyboardInterrupt
+
+    fake_place(monkeypatch, FakePlace(interrupted))
+    cache = Cache(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        engine.compare(engine.Request(sides=SIDES, command=["x"], accel="tcg"), cache)
+    assert list(cache.results.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("stock", "quell", "code"), [([0], [0], 0), ([3, 3], [3, 3], 3), ([0], [5], 5), ([4], [0], 4)]
+)
+def test_exit_code_of_the_users_command(stock: list[int], quell: list[int], code: int) -> None:
+    assert command.own_exit_code({"stock": stock, "quell": quell}) == code
+    shown = [ui.number(v) for v in (0, 7, 12345, 957456, 1.23456, 47.9196, 0.0123, 4.3e9, None)]
+    assert shown == ["0", "7", "12,345", "957.5k", "1.235", "47.92", "0.012", "4.300G", "-"]

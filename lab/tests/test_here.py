@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``compare --here`` with folders in place of /proc and /sys; a real one is in the vm part."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quell import engine, here, mechanisms, proc, sides, stats
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache, repo_root
+
+VMSTAT = "".join(
+    f"{name} 100\n"
+    for name in ("nr_tlb_remote_flush", "pgscan_anon", "pgscan_file", "pgsteal_anon", "pgsteal_file",
+                 "pgsteal_kswapd", "luf_park")
+)  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that runs a Quell kernel, with early_ack switched off."""
+    root = tmp_path / "root"
+    for name in mechanisms.names():
+        folder = root / "sys/kernel/mm/quell" / name
+        folder.mkdir(parents=True)
+        (folder / "enabled").write_text(f"{int(name != 'early_ack')}\n")
+    (root / "proc/sys/vm").mkdir(parents=True)
+    (root / "proc/vmstat").write_text(VMSTAT)
+    (root / "proc/interrupts").write_text("           CPU0       CPU1\nTLB:         10         20   TLB shootdowns\n")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr("shutil.which", lambda name: None if name in ("perf", "nosuch") else f"/bin/{name}")
+    return root
+
+
+def state(root: Path) -> dict[str, str]:
+    return {p.parent.name: p.read_text().strip() for p in root.glob("sys/kernel/mm/quell/*/enabled")}
+
+
+def request(*command: str, **more: Any) -> engine.Request:
+    given = {"sides": here.SIDES, "command": command, "here": True, "timeout": 20, **more}
+    return engine.Request(**given)
+
+
+def run(root: Path, tmp_path: Path, side: sides.Side, asked: engine.Request) -> Any:
+    place = here.Here.prepare(asked, Cache(tmp_path / "cache"), root)
+    rundir = tmp_path / f"run-{time.monotonic_ns()}"
+    rundir.mkdir()
+    return place.run(side, here.plan(asked), rundir)
+
+
+def test_switches_of_a_side_and_back(root: Path, tmp_path: Path) -> None:
+    before = state(root)
+    asked = request("sh", "-c", f"cat {root}/sys/kernel/mm/quell/*/enabled | tr -d '\\n' > {root}/seen; echo figure t 3 ms")
+    sample = run(root, tmp_path, here.SIDES[0], asked)
+    # In the order of the folders: all of Quell's are off, Linux's own are on.
+    own = {m.name for m in mechanisms.load() if m.whose.startswith("Quell")}
+    assert (root / "seen").read_text() == "".join(str(int(n not in own)) for n in sorted(before))
+    assert state(root) == before
+    assert (root / "proc/sys/vm/drop_caches").read_text() == "3"
+    assert sample.figures["t"].value == 3 and sample.metrics["flush_requests"] == 0
+    assert "peak_memory_kb" not in sample.metrics and sample.metrics["elapsed_s"] > 0
+    (root / "proc/sys/vm/drop_caches").unlink()
+    run(root, tmp_path, here.SIDES[1], request("true", keep_caches=True))
+    assert not (root / "proc/sys/vm/drop_caches").exists()
+
+
+def test_a_command_that_crashes_or_hangs(root: Path, tmp_path: Path) -> None:
+    before = state(root)
+    assert run(root, tmp_path, here.SIDES[1], request("sh", "-c", "kill -SEGV $$")).exit_code == 139
+    assert run(root, tmp_path, here.SIDES[1], request("sh", "-c", "exit 5")).exit_code == 5
+    with pytest.raises(QuellError, match="did not end within 0.2 s"):
+        run(root, tmp_path, here.SIDES[1], request("sleep", "60", timeout=0.2))
+    assert state(root) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_interrupted_in_the_middle(root: Path, tmp_path: Path, number: int) -> None:
+    """The whole command is ended by a signal while the switches are moved: they go back, nothing is left."""
+    before = state(root)
+    script = (
+        "import os, sys, pathlib\nfrom quell import cli, here\n"
+        "os.geteuid = lambda: 0\nos.sync = lambda: None\n"
+        f"prepare = here.Here.prepare.__func__\n"
+        f"here.Here.prepare = classmethod(lambda c, r, k: prepare(c, r, k, pathlib.Path({str(root)!r})))\n"
+        f"sys.exit(cli.main(['compare', '--here', '--', 'sh', '-c', 'echo $$ > {root}/pid; sleep 61']))\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(repo_root() / "lab")},
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        for _ in range(300):
+            if (root / "pid").exists() and (root / "pid").read_text().strip():
+                break
+            time.sleep(0.1)
+        assert state(root) != before
+        for _ in range(5):  # a second one does not keep it from putting things back
+            child.send_signal(number)
+        assert child.wait(20) == 130
+    finally:
+        child.kill()
+        child.communicate()
+    assert state(root) == before
+    pid = int((root / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        for _ in range(50):
+            os.kill(pid, 0)
+            time.sleep(0.1)
+    assert not list(Cache().results.iterdir())
+
+
+def test_perf_does_not_hide_how_a_command_ended(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_program: Callable[[str, str], Path]
+) -> None:
+    fake_program("perf", 'while [ "$1" != -- ]; do shift; done; shift; "$@"; exit 0')
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    said = "7,,cycles,1,1,,\n"
+    monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", said))
+    for command, code in (("exit 5", 5), ("kill -SEGV $$", 139), ("true", 0)):
+        assert run(root, tmp_path, here.SIDES[1], request("sh", "-c", command)).exit_code == code
+
+
+def test_who_cannot_measure_here(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache()
+    with pytest.raises(UsageError, match="without Quell: ./quell deb --config running"):
+        here.Here.prepare(request("true"), cache, tmp_path)
+    with pytest.raises(UsageError, match="the command nosuch does not exist"):
+        here.Here.prepare(request("nosuch"), cache, root)
+    for text, says in (("a=stock", "with --here a side is a=quell"), ("a=quell,nosmt", "since the kernel stays")):
+        asked = request("true", sides=(sides.parse(text), here.SIDES[1]))
+        with pytest.raises(UsageError, match=says):
+            here.Here.prepare(asked, cache, root)
+    (root / "sys/kernel/mm/quell/luf/enabled").unlink()
+    with pytest.raises(UsageError, match="side a: the running kernel was built without luf"):
+        here.Here.prepare(request("true", sides=(sides.parse("a=quell,quell=-luf"), here.SIDES[0])), cache, root)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="needs root: run it with sudo"):
+        here.Here.prepare(request("true"), cache, root)
+
+
+def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "812,,dTLB-load-misses,99,100.00,,\n<not supported>,,iTLB-load-misses,0,100.00,,\n7,,minor-faults:u,1,1,,\n"
+    assert here._perf_counts(said) == {"dTLB-load-misses": 812, "minor-faults": 7}
+    asked = request("true")
+    place = here.Here.prepare(asked, Cache(), root)
+    assert "perf is not installed" in place.absent[0] and place.events == ()
+    with pytest.raises(UsageError, match="another compare --here is at work"):
+        here.Here.prepare(asked, Cache(), root)
+    del place
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", said))
+    place = here.Here.prepare(asked, Cache(), root)
+    assert place.events == ("dTLB-load-misses", "minor-faults")
+    assert "iTLB-load-misses, cycles, context-switches could not be counted" in place.absent[0]
+
+
+def test_whole_comparison(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = here.Here.prepare.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(here.Here, "prepare", classmethod(lambda c, r, k: prepare(c, r, k, root)))
+    result, _ = engine.compare(request("true"), Cache(tmp_path / "cache"))
+    [one] = result["comparisons"]
+    assert result["notes"][0] == here.OFF_IS_NOT_STOCK
+    assert result["environment"]["accelerator"]["name"] == "here"
+    assert one["figures"]["flush_requests"]["against"]["on"]["verdict"] == stats.SAME
+    assert [side["name"] for side in result["sides"]] == ["off", "on"]

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-2.0-only
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guests import SIDES, plan, sample
+from quell import cli, counters, engine, judge, mechanisms, presets, published, sides, stats, workload
+from quell.commands import compare as command
+from quell.commands import figures
+from quell.errors import QuellError, UsageError
+
+# --- sides ------------------------------------------------------------------
+
+
+def test_sides() -> None:
+    side = sides.parse("a=quell,nosmt,quell=-luf,-early_ack,thp_anon=16K,32K:always")
+    assert side == sides.Side("a", "quell", ("nosmt", "quell=-luf,-early_ack", "thp_anon=16K,32K:always"))
+    assert sides.parse(side.option()) == side
+    on = sides.switches(side)
+    assert not on["luf"] and not on["early_ack"] and on["folio_order"] and on["zap_batch"]
+    assert [n for n, is_on in sides.switches(sides.parse("a=quell,quell=luf")).items() if is_on] == [
+        "luf", "unmap_batch", "concurrent", "zap_batch",
+    ]  # fmt: skip
+    assert sides.switches(sides.parse("a=stock,quell=off,-unmap_batch"))["unmap_batch"] is False
+    assert sides.names(["a, b", "b,,c"]) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("texts", "says"), [
+    (["a=stock", "a=quell"], "side a is named twice"),
+    (["a=stock"], "give --side again"),
+    (["stock", "b=quell"], "--side should be NAME=KERNEL"),
+    (["a=", "b=quell"], "--side should be NAME=KERNEL"),
+    (["a=nosuch", "b=quell"], "there is no kernel 'nosuch'; write stock, quell or the folder"),
+    (["a=quell,quell=-lfu", "b=quell"], "quell= knows no '-lfu'"),
+    (["a=quell,x y=1", "b=quell"], "'x y=1' is no kernel parameter"),
+])  # fmt: skip
+def test_bad_sides(texts: list[str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        sides.parse_all(texts)
+
+
+# --- presets ----------------------------------------------------------------
+
+
+def test_presets_are_data() -> None:
+    assert presets.load("compare").sides == SIDES
+    sizes = presets.load("sizes")
+    assert (sizes.sides[0].name, sizes.sides[-1].name, len(sizes.sides)) == ("stock", "quell", 7)
+    ladder, scale = presets.load("ladder"), presets.load("scale")
+    assert scale.sides == ladder.sides and scale.deterministic and scale.cpus == (2, 4, 8, 16)
+    # Each rung switches on more than the one before, and all mechanisms come in.
+    on = [{n for n, is_on in sides.switches(side).items() if is_on} for side in ladder.sides[:-1]]
+    assert on[0] == set() and on[-1] == set(mechanisms.names())
+    assert all(before < after for before, after in zip(on, on[1:], strict=False))
+    assert set(ladder.titles) == {side.name for side in ladder.sides}
+    for name, figures in {**ladder.shown, **sizes.shown}.items():
+        assert set(figures) <= {*counters.KNOWN, *workload.select([name])[0].figures}, name
+
+
+def test_options_change_a_preset() -> None:
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=None)
+    command.add_arguments(parser)
+    request = command.request_for(parser.parse_args(["-wzap,fault", "--runs=7", "--cpus=2,4", "--memory=512M"]))
+    assert (request.runs, request.cpus, request.memory) == (7, (2, 4), 512 << 20)
+    assert (list(request.workloads), request.sides) == (["zap,fault"], SIDES)
+    with pytest.raises(UsageError, match="--deterministic needs emulation"):
+        command.request_for(parser.parse_args(["--deterministic", "--accel", "kvm"]))
+
+
+WORK = '[t]\nsource = "s"\nconditions = "c"\nworkload = "zap"\nfigure = "elapsed_s"\n'
+
+
+@pytest.mark.parametrize(("load", "text", "says"), [
+    (presets.groups, '[a]\nworkload = ["zap"]', "a cannot be used: there is no field workload"),
+    (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s < 3"]', "is no claim"),
+    (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s,nosuch <= 3"]', "unknown figure nosuch"),
+    (presets.groups, '[a]\nmeasure = { runs = 3 }\nclaims = ["elapsed_s not worse"]', "needs 4 runs"),
+    (presets.groups, '[a]\nsides = ["a=b"]', "no kernel 'b'"),
+    (presets.groups, '[a]\nlike = "b"', "a cannot be used: 'b'"),
+    (presets.groups, "a = 3", "a cannot be used"),
+    (presets.groups, "[a", "toml cannot be used"),
+    (published.load, f'{WORK}rungs = ["nosuch", "quell"]\na = {{ ratio = 1 }}', "a names the unknown rung nosuch"),
+    (published.load, f'{WORK}rungs = ["stock", "quell"]\na = {{ ratio = 1 }}\n[u]\na = {{}}', "a is there twice"),
+    (published.load, f'{WORK}rungs = []\na = {{ ratio = 1, figure = "nosuch" }}', "a names the unknown figure nosuch"),
+    (published.load, f"{WORK}rungs = []\na = {{ before = 2 }}", "t cannot be used: 'after'"),
+    (published.load, f"{WORK}rungs = []\na = {{ ratio = 1 }}", "t cannot be used: not enough"),
+])  # fmt: skip
+def test_faults_in_the_data(load: Callable[..., object], text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "toml").write_text(text)
+    with pytest.raises(QuellError, match=says):
+        load(path=tmp_path / "toml")
+
+
+# --- claims -----------------------------------------------------------------
+
+
+def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:
+    """A result with these runs of stock and of Quell."""
+    samples = {
+        side.name: [sample(**{name: pair[n][run] for name, pair in runs.items()}) for run in range(5)]
+        for n, side in enumerate(SIDES)
+    }
+    one = judge.comparison(plan("zap"), samples, SIDES, emulated=True)
+    return {
+        "sides": [{"name": side.name} for side in SIDES], "comparisons": [one],
+        "environment": {"accelerator": {"name": "tcg"}},
+    }  # fmt: skip
+
+
+LOW, HIGH = [10.0, 11, 12, 13, 14], [20.0, 21, 22, 23, 24]
+
+
+@pytest.mark.parametrize(("claim", "stock", "quell", "holds"), [
+    ("elapsed_s <= 0.6", HIGH, LOW, True),
+    ("elapsed_s <= 0.5", HIGH, LOW, False),
+    ("elapsed_s >= 1.5", LOW, HIGH, True),
+    ("elapsed_s +- 0.02", LOW, [v * 1.01 for v in LOW], True),
+    ("elapsed_s +- 0.02", LOW, [v * 0.97 for v in LOW], False),
+    ("elapsed_s not worse", LOW, LOW, True),
+    ("elapsed_s not worse", LOW, HIGH, False),
+    ("elapsed_s same", LOW, LOW, True),
+    ("elapsed_s same", LOW, HIGH, False),
+    ("elapsed_s same", [100.0] * 5, [102.5] * 5, True),  # within the tolerance
+    ("flush_requests same", [4.0] * 5, [28.0] * 5, True),  # within the slack
+    ("elapsed_s >= 1.5", [0.0] * 5, HIGH, False),  # no ratio
+])  # fmt: skip
+def test_claims(claim: str, stock: list[float], quell: list[float], holds: bool) -> None:
+    [made] = presets._claims([claim], ["zap"], 5)
+    group = presets.Preset("g", sides=SIDES, claims=(made,), tolerance=0.03, slack=25)
+    [row] = presets.check(group, result(**{made[0]: (stock, quell)}))
+    assert row["holds"] is holds, row
+
+
+def test_too_few_runs_prove_nothing() -> None:
+    found = result(elapsed_s=(LOW, LOW))
+    for side in SIDES:
+        found["comparisons"][0]["figures"]["elapsed_s"]["sides"][side.name]["runs"] = LOW[:3]
+    group = presets.Preset("g", sides=SIDES, claims=(("elapsed_s", "not worse", 0.0),))
+    [row] = presets.check(group, found)
+    assert not row["holds"] and row["verdict"] == stats.too_few(1)
+
+
+def test_the_projects_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a group asks for reaches the engine, and a claim that does not hold is exit code 1."""
+    asked: list[engine.Request] = []
+
+    def compare(request: engine.Request, _cache: object) -> tuple[dict[str, Any], Path]:
+        asked.append(request)
+        return result(flush_requests=(HIGH, LOW), shootdown_ipis=(HIGH, LOW)), Path("/kept")
+
+    monkeypatch.setattr(engine, "compare", compare)
+    assert cli.main(["figures", "luf-4cpus", "--json"]) == 1
+    assert (asked[0].cpus, asked[0].memory, asked[0].runs) == ((4,), 256 << 20, 3)
+    rows = json.loads(capsys.readouterr().out)
+    assert rows["schema"] == figures.SCHEMA and not any(row["holds"] for row in rows["figures"])
+    assert cli.main(["figures", "luf-4cpus"]) == 1
+    assert "0 of 2 figures hold" in capsys.readouterr().out
+    assert cli.main(["figures", "nosuch"]) == 2
+    assert "they are: luf-1G" in capsys.readouterr().err
+
+
+# --- published --------------------------------------------------------------
+
+
+def test_published_figures_beside_ours() -> None:
+    rows = published.load()
+    assert len({row.id for row in rows}) == len(rows) > 20
+    assert all(row.source and row.conditions for row in rows)
+    [row] = [row for row in rows if row.id == "unmap-elapsed-48"]
+    assert row.ratio == 0.76
+    assert published.direction(row, HIGH, [v * 0.97 for v in HIGH]) == "none"
+    assert published.direction(row, HIGH, LOW) == "agrees"
+    assert published.direction(row, LOW, HIGH) == "opposite"
+    ends = {"nothing": {"runs": LOW, "median": 12}, "unmap_batch": {"runs": HIGH, "median": 22}}
+    one = {"workload": "mapped-read", "cpus": 2, "figures": {"elapsed_s": {"sides": ends}}}
+    [found] = published.compare([row], {"comparisons": [one]})
+    assert (found["direction"], found["why"], found["ours"]["ratio"]) == ("opposite", row.why, 1.8333)

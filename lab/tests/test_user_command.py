@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-2.0-only
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quell import disks, user_command
+from quell.paths import Cache
+
+
+def test_file_systems_that_a_comparison_needs() -> None:
+    def only_ext4(*options: str, attached: bool = False) -> bool:
+        data = [disks.parse_data(f"/etc{option}") for option in options]
+        return user_command.needs_only_ext4(data, [disks.Disk(Path("/x"))] if attached else [])
+
+    assert only_ext4() and only_ext4("", ":ext4")
+    assert not only_ext4("", ":xfs") and not only_ext4(attached=True)
+
+
+def test_environment_of_the_users_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "1")
+    monkeypatch.setenv("PYTHONPATH", "lab")
+    monkeypatch.setenv("DISPLAY", ":0")
+    env = user_command.job(["x"], Cache()).env
+    assert env["MINE"] == "1" and env["PATH"]
+    assert "PYTHONPATH" not in env and "DISPLAY" not in env
