@@ -72,7 +72,7 @@ def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterat
     for text in texts:
         if not (match := _CLAIM.fullmatch(text)):
             raise QuellError(f"'{text}' is no claim")
-        for figure in match[1].split(","):
+        for figure in sides.names([match[1]]):
             if figure not in {*counters.KNOWN, *own}:
                 raise QuellError(f"unknown figure {figure}")
             if match[4] == "not worse" and runs < stats.runs_needed(1):
