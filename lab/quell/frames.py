@@ -75,7 +75,7 @@ def parse_frames(data: bytes) -> Frames:
         raise FramesError(f"the guest speaks protocol {int(match[1])} of Quell's runner, not {PROTOCOL}")
     sections: dict[str, bytes] = {}
     while match := re.match(rb"@(\S+) (\d+)\n", rest):
-        name, size, rest = match[1].decode(), int(match[2]), rest[match.end() :]
+        name, size, rest = match[1].decode(errors="replace"), int(match[2]), rest[match.end() :]
         if name == "end":
             if size != len(sections) or rest:
                 raise FramesError("the guest's report does not add up: it is damaged")

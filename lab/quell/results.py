@@ -19,8 +19,7 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache, require_space, write_atomic
 
 # Raised with every change that a reader of the old form would misread.
-VERSION = 2
-SCHEMA = f"quell.results/{VERSION}"
+SCHEMA = "quell.results/2"
 FILE = "result.json"
 # Files of earlier versions; nothing reads them any more.
 _OLD_FILES = ("ladder.json", "sizes.json")
@@ -53,16 +52,15 @@ def new_folder(cache: Cache) -> Iterator[Path]:
         raise
 
 
-def save(folder: Path, result: Mapping[str, Any]) -> Path:
+def save(folder: Path, result: Mapping[str, Any]) -> None:
     """Write ``result`` into ``folder``, whole or not at all."""
-    path = folder / FILE
-    write_atomic(path, json.dumps(result, indent=1, allow_nan=False) + "\n")
-    return path
+    write_atomic(folder / FILE, json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 # --- reading ----------------------------------------------------------------
 
-_Text = dict[str, str]
+_Accelerator = TypedDict("_Accelerator", {"name": str, "reason": str, "times": str})
+_Host = TypedDict("_Host", {"cpu": str, "cpus": int, "kernel": str, "memory_kb": int})
 _Summary = TypedDict("_Summary", {"median": float, "min": float, "max": float, "runs": list[float]})
 _Against = TypedDict("_Against", {"ratio": float | None, "p": float | None, "verdict": str | None})
 _Ends = TypedDict("_Ends", {"from": float | None, "to": float | None, "ratio": float | None})
@@ -80,11 +78,11 @@ _Comparison = TypedDict("_Comparison", {
 })  # fmt: skip
 _Published = TypedDict("_Published", {
     "id": str, "work": str, "source": str, "conditions": str, "workload": str, "cpus": int, "figure": str,
-    "from": str, "to": str, "theirs": _Ends, "ours": _Ends, "direction": str, "why": str,
+    "from": str, "to": str, "theirs": _Ends, "ours": _Ends, "direction": Literal["agrees", "opposite", "none"], "why": str,
 })  # fmt: skip
 _Environment = TypedDict("_Environment", {
-    "date": str, "quell": str, "series_hash": str, "kernel_source": str, "accelerator": _Text, "deterministic": bool,
-    "runs": int, "qemu": str, "compiler": str, "host": dict[str, str | int],
+    "date": str, "quell": str, "series_hash": str, "kernel_source": str, "accelerator": _Accelerator, "deterministic": bool,
+    "runs": int, "qemu": str, "compiler": str, "host": _Host,
 })  # fmt: skip
 Result = TypedDict("Result", {
     "schema": str, "preset": str, "environment": _Environment, "sides": list[_Side],
@@ -97,17 +95,16 @@ def load(path: Path) -> dict[str, Any]:
 
     ResultError when the file cannot be read, is no result, is damaged, or is of another version.
     """
-    import msgspec
-
     file = path / FILE if path.is_dir() else path
     for name in _OLD_FILES:
         if file.name == name or (not file.exists() and (path / name).exists()):
             raise ResultError(f"{path} was kept by an older quell, which wrote {name}; measure again")
     try:
-        found = msgspec.json.decode(file.read_bytes())
+        found = json.loads(file.read_text(encoding="utf-8"))
+        json.dumps(found, allow_nan=False)
     except OSError as error:
         raise ResultError(f"the result {file} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"{file} is no JSON: {error}") from error
     given = found.get("schema") if isinstance(found, dict) else None
     if not isinstance(given, str) or not re.fullmatch(r"quell\.(results|ladder|sizes)/\d+", given):
@@ -124,11 +121,15 @@ def load(path: Path) -> dict[str, Any]:
 def fault_of(found: Mapping[str, Any]) -> str:
     """The first reason why ``found`` is no whole result; empty without one."""
     import msgspec
-
     try:
         msgspec.convert(found, Result)
     except msgspec.ValidationError as error:
         return str(error)
+    host, comparisons = found["environment"]["host"], found["comparisons"]
+    counts = [host["cpus"], host["memory_kb"], *(one[key] for one in comparisons for key in ("cpus", "memory_kb"))]
+    codes = [abs(code) for one in comparisons for runs in one["exit_codes"].values() for code in runs]
+    if min(counts) < 1 or max(*counts, *codes) > 1 << 53:
+        return "it has a count that is none"
     sides = [side["name"] for side in found["sides"]]
     if len(sides) < 2 or len({*sides}) < len(sides) or not found["comparisons"]:
         return "it compares nothing"

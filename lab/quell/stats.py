@@ -44,8 +44,8 @@ def ratio(base: Number, other: Number) -> float | None:
 
 
 def p_value(a: Sequence[Number], b: Sequence[Number]) -> float:
-    """The exact two-sided p of the rank-sum test; 1 where all runs are equal or one side is empty."""
-    if not a or not b or len({*a, *b}) == 1:
+    """The exact two-sided p of the rank-sum test; 1 where all runs are equal or a side has fewer than two."""
+    if min(len(a), len(b)) < 2 or len({*a, *b}) == 1:
         return 1.0
     from scipy import stats  # type: ignore[import-untyped]
 

@@ -41,6 +41,7 @@ def verdict(comparison: dict[str, Any], name: str) -> str | None:
         ([0, 0, 0, 0], [1, 1, 1, 1], 2 / 70),
         ([5, 5], [5, 5], 1.0),
         ([], [1], 1.0),
+        ([5], [5, 6, 6, 7], 1.0),
     ],
 )
 def test_known_cases_of_the_rank_test(a: list[int], b: list[int], p: float) -> None:

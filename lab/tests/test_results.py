@@ -51,12 +51,13 @@ def test_what_is_rejected(tmp_path: Path) -> None:
         ("{", "no JSON"),
         ('{"schema": NaN}', "no JSON"),
         ("[]", "no result of quell compare"),
+        (b"\xff", "no JSON"),
         ('{"schema": "quell.figures/1"}', "no result of quell compare"),
         ('{"schema": "quell.results/1"}', "form quell.results/1 of another version.*measure again"),
         ('{"schema": "quell.ladder/1"}', "form quell.ladder/1 of another version"),
         ('{"schema": "quell.results/2"}', "is damaged"),
     ):
-        (tmp_path / "result.json").write_text(content)
+        (tmp_path / "result.json").write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(results.ResultError, match=says):
             results.load(tmp_path)
     old = tmp_path / "old"
@@ -86,3 +87,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert "no figure 'nosuch'" in broken("comparisons", 0, "shown", value=["nosuch"])
     assert "not those of its sides" in broken("sides", 1, "name", value="other")
     assert "environment" in broken("environment", value=None)
+    assert "`times`" in broken("environment", "accelerator", value={"name": "tcg", "reason": "x"})
+    for where in (("comparisons", 0, "cpus"), ("environment", "host", "memory_kb")):
+        for value in (0, 10**309):
+            assert "count that is none" in broken(*where, value=value)

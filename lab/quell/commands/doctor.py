@@ -121,7 +121,7 @@ def _kernels(cache: Cache) -> Iterator[Check]:
     yield Check("source", "ok", f"Linux {tree.version} ({tree.key})")
     for name in build.KERNELS:
         try:
-            kernel = build.finished_kernel(name, tree, cache)
+            kernel = build.finished_kernel(name, tree, cache) or build.finished_kernel(name + build.EXT4, tree, cache)
         except QuellError as error:
             yield Check(f"{name} kernel", "missing", error.message, f"./quell build {name}")
             continue

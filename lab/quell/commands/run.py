@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     cache = Cache()
     disks = compare.data_of(args)
     side = sides.parse("stock=stock" if args.stock else "quell=quell")
-    _, kernels = build.for_sides(args.kernel_tree, cache, (side,), ext4=user_command.needs_only_ext4(**disks))
+    _, kernels = build.for_sides(args.kernel_tree, cache, (side,), ext4=False)
     kernel = kernels[side.name]
     accelerator = machine.choose_accelerator(args.accel, kernel.image, cache)
     ui.note(f"booting {kernel.release} under {accelerator.name.upper()} ...")
