@@ -83,7 +83,7 @@ EXT4 = "-ext4"
 
 
 def _spec(name: str) -> Spec:
-    """What a kernel is made of; UsageError for one that there is not."""
+    """The specification of a kernel; UsageError for an unknown name."""
     base = name.removesuffix(EXT4)
     spec = _TREES.get(base) or KERNELS.get(base)
     if spec is None:

@@ -37,7 +37,7 @@ METRICS = (
     Metric("elapsed_s", "elapsed", "s", False), Metric("user_s", "user", "s", False),
     Metric("system_s", "system", "s", False), Metric("peak_memory_kb", "peak memory", "kB"),
 )  # fmt: skip
-# Those that count what happened in the guest, a little of which always does.
+# Events: an idle guest has a few of each.
 EVENTS = frozenset(metric.name for metric in METRICS if not metric.unit)
 # Further figures that every run has; they stand among a result's extras.
 EXTRAS = (
@@ -128,7 +128,7 @@ _SAME = re.compile(r"^same ([A-Za-z0-9_.-]+) (.*?)\s*$", re.MULTILINE)
 
 
 def parse_same(stdout: str) -> dict[str, str]:
-    """The ``same NAME TEXT`` lines in a program's output: what no kernel may change."""
+    """The ``same NAME TEXT`` lines in a program's output, which no kernel may change."""
     return dict(_SAME.findall(stdout))
 
 

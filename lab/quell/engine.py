@@ -126,7 +126,7 @@ class Guests:
     deterministic: bool = False
 
     def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
-        """See ``Place``. Raises what machine.boot and counters.sample raise."""
+        """See ``Place``. Raises the errors of machine.boot and counters.sample."""
         guest = machine.Machine(
             accel=self.accelerator.name, memory=plan.memory, cpus=plan.cpus, append=side.parameters,
             deterministic=self.deterministic, nodes=plan.nodes,

@@ -39,7 +39,7 @@ from typing import IO, Any
 from quell import proc, toolchain, ui
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
-from quell.frames import DATA_DIR, Frames, FramesError, STAGE_DIR, parse_frames
+from quell.frames import Frames, FramesError, parse_frames
 from quell.paths import Cache, atomic_dir, write_atomic
 
 MIB = 1 << 20
@@ -147,9 +147,9 @@ class Job:
     """A command for the guest.
 
     ``env`` is its whole environment. ``data`` is an image by one of ``disks.MAKERS``
-    (a file of the host, never written to) that the guest mounts at ``DATA_DIR``,
+    (a file of the host, never written to) that the guest mounts at ``frames.DATA_DIR``,
     from a RAM disk if ``ram``. ``stage`` are programs of the host that the guest copies
-    to ``STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
+    to ``frames.STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
     files of the guest (/sys, /proc) to what is written to them before the command
     starts. ``disks`` are attached in this order, behind ``data``: the first is /dev/vda, or
     /dev/vdb with ``data``.
