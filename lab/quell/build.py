@@ -61,19 +61,20 @@ class Spec:
     quell: bool
 
 
+_FILE_SYSTEMS = "filesystems.config"
+_STOCK = ("lab.config", _FILE_SYSTEMS)
+_QUELL = (*_STOCK, "quell.config")
 KERNELS = {
-    "stock": Spec(("lab.config",), False),
-    "quell": Spec(("lab.config", "quell.config"), True),
-    "stock-keys": Spec(("lab.config", "static-keys.config"), False),
-    "quell-keys": Spec(("lab.config", "quell.config", "static-keys.config"), True),
-    "debug": Spec(("lab.config", "quell.config", "ext4.config", "debug.config"), True),
-    "sanitize": Spec(("lab.config", "quell.config", "ext4.config", "sanitize.config"), True),
-    "kcsan": Spec(("lab.config", "quell.config", "ext4.config", "kcsan.config"), True),
-    "kcsan-stock": Spec(("lab.config", "ext4.config", "kcsan.config"), False),
-    "stock-kvm": Spec(("lab.config", "kvm.config"), False),
-    "quell-kvm": Spec(("lab.config", "quell.config", "kvm.config"), True),
-    "stock-kunit": Spec(("lab.config", "kunit.config"), False),
-    "quell-kunit": Spec(("lab.config", "quell.config", "kunit.config"), True),
+    "stock": Spec(_STOCK, False),
+    "quell": Spec(_QUELL, True),
+    "debug": Spec(("lab.config", "quell.config", "debug.config"), True),
+    "sanitize": Spec(("lab.config", "quell.config", "sanitize.config"), True),
+    "kcsan": Spec(("lab.config", "quell.config", "kcsan.config"), True),
+    "kcsan-stock": Spec(("lab.config", "kcsan.config"), False),
+    "stock-kvm": Spec((*_STOCK, "kvm.config"), False),
+    "quell-kvm": Spec((*_QUELL, "kvm.config"), True),
+    "stock-kunit": Spec((*_STOCK, "kunit.config"), False),
+    "quell-kunit": Spec((*_QUELL, "kunit.config"), True),
 }
 # Those of trees that a side named, in this process.
 _TREES: dict[str, Spec] = {}
@@ -88,7 +89,7 @@ def _spec(name: str) -> Spec:
     spec = _TREES.get(base) or KERNELS.get(base)
     if spec is None:
         raise UsageError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
-    return spec if base == name else Spec((*spec.fragments, "ext4.config"), spec.quell)
+    return spec if base == name else Spec(tuple(one for one in spec.fragments if one != _FILE_SYSTEMS), spec.quell)
 
 
 @dataclass(frozen=True)
@@ -163,31 +164,31 @@ def build_kernels(
     return {name: _build(name, source, cache, kernel_part or quell_tree.kernel_dir()) for name in names}
 
 
-def build_kernel(which: str, variant: str, source: Source, cache: Cache) -> Kernel:
+def build_kernel(which: str, source: Source, cache: Cache, *, ext4: bool = False) -> Kernel:
     """The kernel of a side: "stock" or "quell" from ``source``, or that of a tree's folder as it is.
 
-    ``variant`` is added to the name: "-keys" for the kernels that count instructions, or EXT4.
+    With ``ext4`` the one that has no other file system on disks.
     """
+    end = EXT4 if ext4 else ""
     if which in ("stock", "quell"):
-        return build_kernels(source, (which + variant,), cache)[which + variant]
+        return build_kernels(source, (which + end,), cache)[which + end]
     own = user_tree(Path(which), cache, quell=True)
     base = "quell" if (own.tree / "mm/Kconfig.quell").exists() else "stock"
     name = f"tree-{hashlib.sha256(which.encode()).hexdigest()[:8]}"
-    _TREES[name + variant.removesuffix(EXT4)] = Spec(_spec(base + variant.removesuffix(EXT4)).fragments, False)
-    return build_kernels(own, (name + variant,), cache)[name + variant]
+    _TREES[name] = Spec(_spec(base).fragments, False)
+    return build_kernels(own, (name + end,), cache)[name + end]
 
 
 def for_sides(
-    tree: Path | None, cache: Cache, sides: Sequence[Side], ext4: bool = True, deterministic: bool = False
+    tree: Path | None, cache: Cache, sides: Sequence[Side], *, ext4: bool = True
 ) -> tuple[Source, dict[str, Kernel]]:
     """The kernel source (Debian's or the user's ``tree``), and the kernel of each side by name.
 
-    ``ext4``: no other file system on disks is needed. ``deterministic``: kernels for counting instructions.
+    ``ext4``: no other file system on disks is needed.
     """
     prereq.ensure()
     origin = get_source(cache, tree)
-    variant = ("-keys" if deterministic else "") + (EXT4 if ext4 else "")
-    kernels = {name: build_kernel(name, variant, origin, cache) for name in dict.fromkeys(s.kernel for s in sides)}
+    kernels = {one: build_kernel(one, origin, cache, ext4=ext4) for one in dict.fromkeys(s.kernel for s in sides)}
     return origin, {side.name: kernels[side.kernel] for side in sides}
 
 

@@ -56,9 +56,9 @@ CONFIG_VM_EVENT_COUNTERS=y
 # What each base is made of: allnoconfig with files of kernel/configs, or with a text; None is
 # the architecture's defconfig.
 _BASES: Mapping[str, Sequence[str] | str | None] = {
-    "lab": ("lab.config",),
-    "quell": ("lab.config", "quell.config"),
-    "debug": ("lab.config", "quell.config", "ext4.config", "debug.config"),
+    "lab": ("lab.config", "filesystems.config"),
+    "quell": ("lab.config", "filesystems.config", "quell.config"),
+    "debug": ("lab.config", "quell.config", "debug.config"),
     "none": "",
     "small": _SMALL,
     "def": None,
@@ -153,7 +153,9 @@ CONFIGURATIONS = (
     Configuration("quell", "quell", sparse=True),
     Configuration("debug", "debug", sparse=True),
     Configuration("off", "lab", {"QUELL": "n"}, link=True, sparse=True),
-    Configuration("jump-label", "quell", {"JUMP_LABEL": "y", "LRU_GEN": "y", "NUMA_BALANCING": "y"}),
+    # What Quell had been built with only before it had Debian's choices.
+    Configuration("plain", "quell", {"JUMP_LABEL": "n", "LRU_GEN": "n", "NUMA_BALANCING": "n", "MAXSMP": "n",
+                                     "PREEMPT_DYNAMIC": "n"}),
     Configuration("no-smp", "quell", {"SMP": "n", "NUMA": "n", "QUELL": "n"}),
     Configuration("no-numa", "quell", {"NUMA": "n"}),
     Configuration("no-memcg", "quell", {"MEMCG": "n", "MEMCG_V1": "n"}),

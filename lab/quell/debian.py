@@ -6,8 +6,11 @@ Installing a server would start it on this machine.
 
 from __future__ import annotations
 
+import platform
+import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from quell import prereq, proc, ui
@@ -30,14 +33,15 @@ def root(programs: Mapping[str, str], cache: Cache) -> Path:
     return final
 
 
-def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str]) -> Path:
+def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, backports: bool = False) -> Path:
     """A folder of the cache with the packages and those they need that are not installed here.
 
-    Fetched with apt-get, without root. UsageError when that cannot be done; ``lacking`` is what
-    is missing then.
+    Fetched with apt-get, without root; with ``backports`` from the backports of this Debian, whose
+    lists are the cache's: apt's own configuration is not touched. UsageError when that cannot be
+    done; ``lacking`` is what is missing then.
     """
     names = sorted(set(packages))
-    key = f"packages-{'-'.join(names)}"
+    key = f"packages-{'-'.join(names)}" + ("-backports" if backports else "")
     final = cache.data / key
     with cache.lock(key):
         if not final.exists():
@@ -47,19 +51,67 @@ def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str]) -> Path
                     f"missing here: {missing}; install them with your system's package tool"
                 )
             ui.note(f"fetching Debian packages into the cache: {', '.join(names)}")
+            failed = f"{', '.join(names)} could not be fetched"
             with atomic_dir(final) as temp:
-                prereq.with_fresh_lists(
-                    lambda: _unpack(names, temp), f"{', '.join(names)} could not be fetched"
-                )
+                if backports:
+                    with _backports(temp / "apt") as options:
+                        try:
+                            proc.run(["apt-get", *options, *_STRICT, "update", "-qq"], env=prereq.APT_ENV, timeout=300)
+                            _unpack(names, temp, options)
+                        except QuellError as error:
+                            raise UsageError(
+                                f"{failed}: {prereq.network_hint(error.detail)}", detail=error.detail
+                            ) from error
+                else:
+                    prereq.with_fresh_lists(lambda: _unpack(names, temp), failed)
     return final
 
 
-def _unpack(names: list[str], folder: Path) -> None:
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# Without it apt-get update succeeds when nothing could be fetched.
+_STRICT = ("-o", "APT::Update::Error-Mode=any")
+
+
+@contextmanager
+def _backports(folder: Path) -> Iterator[tuple[str, ...]]:
+    """apt-get's options for lists in ``folder`` with the backports of this Debian, from its own mirror."""
+    codename = _codename()
+    listed = proc.run(
+        ["apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"],
+        timeout=60,
+    ).stdout
+    mirrors = re.findall(rf"^{re.escape(codename)} main (\S+)$", listed, re.M)
+    if not codename or not mirrors or not Path(_KEYRING).exists():
+        raise UsageError("this system's package sources are not those of a Debian release, which has backports")
+    (folder / "lists/partial").mkdir(parents=True)
+    sources = folder / "backports.sources"
+    sources.write_text(
+        f"Types: deb\nURIs: {mirrors[0]}\nSuites: {codename}-backports {codename} {codename}-updates\n"
+        f"Components: main\nSigned-By: {_KEYRING}\n"
+    )
+    yield (
+        *prereq.APT_OPTIONS, "-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Etc::sourcelist={sources}",
+        "-o", "Dir::Etc::sourceparts=-", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
+        "-o", "Debug::NoLocking=1", "-o", f"APT::Default-Release={codename}-backports",
+    )  # fmt: skip
+    shutil.rmtree(folder)
+
+
+def _codename() -> str:
+    """This Debian's name, such as "bookworm"; "" if this is none."""
+    try:
+        facts = platform.freedesktop_os_release()
+    except OSError:
+        return ""
+    return facts.get("VERSION_CODENAME", "") if facts.get("ID") == "debian" else ""
+
+
+def _unpack(names: list[str], folder: Path, options: Sequence[str] = prereq.APT_OPTIONS) -> None:
     archives = folder / "archives"
     (archives / "partial").mkdir(parents=True, exist_ok=True)
     where = ("-o", f"Dir::Cache::archives={archives}", "-o", "Debug::NoLocking=1")
     proc.run(
-        ["apt-get", *prereq.APT_OPTIONS, *where, "install", "-y", "-qq", "--download-only",
+        ["apt-get", *options, *where, "install", "-y", "-qq", "--download-only",
          "--no-install-recommends", *names],
         env=prereq.APT_ENV,
         timeout=1800,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from quell import build, counters, disks, judge, machine, presets, proc, published, results, stats, toolchain, ui
+from quell import build, counters, disks, judge, machine, presets, proc, published, qemu, results, stats, toolchain, ui
 from quell import user_command, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -156,7 +156,7 @@ class Guests:
             source=next(iter(self.kernels.values())).source_version,
             accelerator={"name": self.accelerator.name, "reason": self.accelerator.reason},
             deterministic=self.deterministic, runs=request.runs,
-            qemu=machine.qemu_version(), compiler=toolchain.version("gcc"),
+            qemu=qemu.find(self.cache).version, compiler=toolchain.version("gcc"),
         )  # fmt: skip
         kernels = {
             name: {"release": one.release, "config_hash": one.config_hash, "key": one.key}
@@ -277,7 +277,7 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
     else:
         given = (item.data for item in items if item.data)
         ext4 = user_command.needs_only_ext4([*request.data, *given], request.attached)
-        origin, kernels = build.for_sides(request.tree, cache, request.sides, ext4, request.deterministic)
+        origin, kernels = build.for_sides(request.tree, cache, request.sides, ext4=ext4)
         accelerator = machine.Accelerator("tcg", "the instruction counter needs it")
         if not request.deterministic:
             accelerator = machine.choose_accelerator(request.accel, kernels[request.sides[0].name].image, cache)

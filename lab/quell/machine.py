@@ -36,11 +36,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from quell import proc, toolchain, ui
+from quell import proc, ui
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
 from quell.frames import Frames, FramesError, parse_frames
 from quell.paths import Cache, atomic_dir, write_atomic
+from quell.qemu import find as find_qemu
 
 MIB = 1 << 20
 # Seconds a kernel may take from power-on to the guest's first word.
@@ -57,10 +58,6 @@ MAX_DISKS = 15
 # QEMU 7.2 now and then crashes under TCG while a guest with several CPUs sets up
 # its PCI devices. Nothing has been measured by then: the guest is booted again.
 _BOOT_TRIES = 3
-# With a thread for each CPU TCG now and then keeps the translation of an instruction that
-# was patched meanwhile. An int3 that the memory does not hold any more is no crash of the
-# kernel's: stock Linux has it, too, one thread for all CPUs has not.
-_INT3_OOPS = re.compile(r"\bOops: int3\b(?:.*\n)*?(?:\[[ \d.]+\] )?Code:(.*) <")
 # Longest kernel command line that x86 takes (COMMAND_LINE_SIZE), less its NUL.
 _CMDLINE_MAX = 2047
 _PR_SET_PDEATHSIG = 1
@@ -81,10 +78,6 @@ class GuestError(QuellError):
 
 class GuestPanic(GuestError):
     """The guest's kernel crashed; the detail shows its oops."""
-
-
-class StaleCode(GuestPanic):
-    """The guest's kernel crashed of an int3 that was not in its memory any more."""
 
 
 class QemuCrash(GuestError):
@@ -274,9 +267,10 @@ _VIRTME_KERNEL_ARGS = re.compile(
 
 
 @functools.cache
-def _virtme(image: str, memory_mib: int, cpus: int) -> tuple[str, ...]:
+def _virtme(qemu: str, image: str, memory_mib: int, cpus: int) -> tuple[str, ...]:
     """QEMU's command line for a guest on the host's root, according to virtme-ng."""
     argv = [sys.executable, "-m", "virtme.commands.run", "--mods", "none", "--kimg", image]
+    argv += ["--qemu-bin", qemu]
     argv += ["--force-9p", "--disable-microvm", "--disable-kvm"]
     argv += ["--memory", f"{memory_mib}M", "--cpus", str(cpus), "--dry-run", "--show-command"]
     result = proc.run(argv, timeout=60, check=False)
@@ -360,6 +354,7 @@ def command_line(
     data: Path | None = None,
     ram: bool = False,
     disks: Sequence[Disk] = (),
+    qemu_program: str = "qemu-system-x86_64",
     virtme: Sequence[str] | None = None,
 ) -> list[str]:
     """QEMU's whole command line; ``virtme`` (for tests) is virtme-ng's instead of asking it."""
@@ -372,7 +367,7 @@ def command_line(
         # The RAM disk, with what the kernel needs to manage that much more memory.
         memory += ram_kb * 1024 * 103 // 100
     memory_mib = -(-memory // MIB)
-    qemu, kernel = _keep(virtme or _virtme(str(image), memory_mib, machine.cpus))
+    qemu, kernel = _keep(virtme or _virtme(qemu_program, str(image), memory_mib, machine.cpus))
     qemu += ["-machine", "q35,hmat=on" if machine.nodes else "q35"]
     qemu += _numa(machine.nodes, machine.cpus)
     if machine.accel == "kvm":
@@ -404,8 +399,8 @@ def command_line(
     for number, disk in enumerate(disks):
         qemu += ["-drive", f"if=none,id=disk{number},file={_escape(disk.image)},format={disk.format},snapshot=on"]
         qemu += ["-device", f"virtio-blk-pci,drive=disk{number}"]
-    if "-no-reboot" not in qemu:
-        qemu.append("-no-reboot")
+    # Without an empty CD-ROM drive, for one: SeaBIOS waits 32 s for it where QEMU is newer.
+    qemu += [word for word in ("-nodefaults", "-no-reboot") if word not in qemu]
 
     # A warning is worth a line in the log; an oops ends the guest at once.
     kernel += ["console=ttyS0", "loglevel=5", "panic=-1", "oops=panic"]
@@ -493,19 +488,19 @@ def supervise(
     stdin: int | IO[bytes] | None = subprocess.DEVNULL,
     terminal: bool = False,
     pass_fds: Sequence[int] = (),
+    env: Mapping[str, str] | None = None,
     fail_on_oops: bool = True,
     cut: Callable[[], bool] | None = None,
 ) -> str:
     """Run QEMU until it ends by itself, or ``cut`` says to cut its power; the console's text.
 
-    Raises GuestPanic with the oops when the console shows one, StaleCode (with
-    ``fail_on_oops=False``, too) when that was not the kernel's fault, GuestTimeout
-    at a limit (each names the console log), GuestError when QEMU itself fails
-    (QemuCrash if it crashed before the guest said anything).
-    QEMU is gone when this returns or raises.
+    ``env`` is added to its environment. Raises GuestPanic with the oops when the console shows
+    one, GuestTimeout at a limit (each names the console log), GuestError when QEMU itself fails
+    (QemuCrash if it crashed before the guest said anything). QEMU is gone when this returns or
+    raises.
     """
     with ExitStack() as stack:
-        options: dict[str, Any] = {"pass_fds": tuple(pass_fds)}
+        options: dict[str, Any] = {"pass_fds": tuple(pass_fds), "env": {**os.environ, **(env or {})}}
         if not terminal:
             out = stack.enter_context(qemu_log.open("wb"))
             options |= {"stdin": stdin, "stdout": out, "stderr": out, "start_new_session": True}
@@ -535,11 +530,8 @@ def supervise(
                 raise _timeout("the command in the guest did not end", limits.run, console)
     text = _text(console)
     oops = find_oops(text)
-    int3 = _INT3_OOPS.search("\n".join(oops))
-    stale = int3 is not None and not int3[1].endswith("cc")
-    if oops and (fail_on_oops or stale):
-        kind = StaleCode if stale else GuestPanic
-        raise kind(
+    if oops and fail_on_oops:
+        raise GuestPanic(
             f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console
         )
     if child.returncode not in (0, None) and not oops:
@@ -613,10 +605,11 @@ def boot(
     files = _Channels(
         rundir / "console.log", rundir / "frames", rundir / "stdout", rundir / "stderr"
     )
+    qemu = find_qemu(cache)
     start = time.monotonic()
     with ExitStack() as stack:
         channels = files
-        options: dict[str, Any] = {"terminal": terminal}
+        options: dict[str, Any] = {"terminal": terminal, "env": qemu.env}
         if terminal:
             channels = replace(files, terminal=True)
             stack.enter_context(_terminal_restored())
@@ -633,6 +626,7 @@ def boot(
             data=job.data,
             ram=job.ram,
             disks=job.disks,
+            qemu_program=qemu.program,
         )
         (rundir / "qemu.cmd").write_text(shlex.join(argv) + "\n")
         tries = _BOOT_TRIES if machine.accel == "tcg" else 1
@@ -656,10 +650,6 @@ def boot(
                 if not tries:
                     raise
                 ui.note(f"{error.message} while the guest booted; booting it again")
-            except StaleCode:
-                if not tries or live or terminal or cut is not None:
-                    raise
-                ui.note("QEMU ran code that was not in memory any more; booting the guest again")
     oops = find_oops(console)
     result = GuestResult(
         exit_code=-1,
@@ -778,14 +768,6 @@ def host_cpu() -> str:
     return platform.machine()
 
 
-@functools.cache
-def qemu_version() -> str:
-    """QEMU's version, such as "7.2.22"."""
-    first = toolchain.version("qemu-system-x86_64")
-    match = re.search(r"version (\S+)", first)
-    return match[1] if match else first
-
-
 def choose_accelerator(wanted: str, image: Path, cache: Cache) -> Accelerator:
     """The accelerator for ``--accel``: "auto" boots ``image`` under KVM once per machine.
 
@@ -802,7 +784,7 @@ def choose_accelerator(wanted: str, image: Path, cache: Cache) -> Accelerator:
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return Accelerator("tcg", "/dev/kvm is missing or cannot be opened")
     device = os.stat("/dev/kvm")
-    facts = [host_cpu(), qemu_version(), platform.release(), device.st_rdev, os.geteuid() == 0]
+    facts = [host_cpu(), find_qemu(cache).version, platform.release(), device.st_rdev, os.geteuid() == 0]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     kept = cache.folder("accel") / f"{key}.json"
     try:

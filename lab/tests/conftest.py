@@ -126,6 +126,6 @@ def kernel(tmp_path: Path) -> Path:
     (root / "configs").mkdir()
     (root / "configs/lab.config").write_text("CONFIG_SMP=y\n")
     (root / "configs/quell.config").write_text("CONFIG_QUELL=y\n")
-    (root / "configs/ext4.config").write_text("CONFIG_XFS_FS=n\n")
+    (root / "configs/filesystems.config").write_text("")
     (root / "configs/debug.config").write_text("CONFIG_QUELL=y\n")
     return root

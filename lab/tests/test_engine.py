@@ -116,13 +116,14 @@ def test_each_kernel_is_built_once(
     _, kernels = build.for_sides(None, Cache(tmp_path), three)
     assert made[0] == "quell-ext4" and made[1].startswith("tree-") and len(made) == 2
     assert list(kernels.values()) == ["quell-ext4", "quell-ext4", made[1]]
-    assert build._spec(made[1]) == build.Spec(("lab.config", "ext4.config"), False)
-    _, kernels = build.for_sides(None, Cache(tmp_path), SIDES, deterministic=True, ext4=False)
-    assert list(kernels.values()) == ["stock-keys", "quell-keys"]
+    assert build._spec(made[1]) == build.Spec(("lab.config",), False)
+    _, kernels = build.for_sides(None, Cache(tmp_path), SIDES, ext4=False)
+    assert list(kernels.values()) == ["stock", "quell"]
+    assert build._spec("stock") == build.Spec(("lab.config", "filesystems.config"), False)
 
 
 def fake_place(monkeypatch: pytest.MonkeyPatch, place: FakePlace) -> None:
-    def built(tree: object, cache: object, wanted: Any, *_: Any) -> tuple[source.Source, dict[str, Any]]:
+    def built(tree: object, cache: object, wanted: Any, **_: Any) -> tuple[source.Source, dict[str, Any]]:
         return source.Source("6.12.117", Path("/linux"), "k"), {one.name: KERNELS[one.kernel] for one in wanted}
 
     monkeypatch.setattr(build, "for_sides", built)

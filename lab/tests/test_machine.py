@@ -20,6 +20,7 @@ from quell.disks import Disk
 from quell.errors import UsageError
 from quell.frames import FramesError
 from quell.paths import Cache
+from quell.qemu import Qemu
 
 DATA = Path(__file__).parent / "data"
 VIRTME = shlex.split((DATA / "virtme-run.txt").read_text())
@@ -324,6 +325,7 @@ class Scripted:
         self.cache = Cache(folder / "cache")
         self.script = ""
         monkeypatch.setattr(machine, "runner", lambda cache: Path("/c/runner"))
+        monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
         monkeypatch.setattr(
             machine,
             "command_line",
@@ -407,56 +409,6 @@ def test_qemu_that_crashes_later_is_an_error(guest: Scripted) -> None:
     assert (guest.rundir / "tries").read_text() == "x\n"
 
 
-INT3 = """Oops: int3: 0000 [#1] SMP NOPTI
-CPU: 1 UID: 0 PID: 0 Comm: swapper/1 Not tainted 6.12.117-stock #1
-RIP: 0010:__flush_smp_call_function_queue+0x25d/0x3c0
-Code: 85 c0 74 0f 48 8b 78 08 4c 89 e2 4c 89 ee {} <7f> f5 ff ff e9 be fe ff ff 65
-Code: 05 5a 1d a0 00 85 c0 7e 07 0f 00 2d 8f 97 21 00 fb {} <c3> cc cc cc cc cc cc
-"""
-
-
-@pytest.mark.parametrize("fail_on_oops", [True, False])
-def test_an_int3_that_is_not_in_memory_is_the_emulators(guest: Scripted, fail_on_oops: bool) -> None:
-    (guest.rundir / "oops").write_text(INT3.format("e8", "cc"))
-    (guest.rundir / "sent").write_bytes(ended("exited 0"))
-    stale = "echo x >> tries; [ $(wc -l < tries) -gt $stop ] && { cat sent > frames; exit; };"
-    stale += " echo left >> stdout; cat oops > console.log; cat sent > frames"
-    stop = 1
-
-    def boot(**options: Any) -> machine.GuestResult:
-        (guest.rundir / "tries").write_text("")
-        line = ["/bin/sh", "-c", f"cd {guest.rundir}; stop={stop}; {stale}"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(machine, "command_line", lambda *a, **k: line)
-            return machine.boot(
-                machine.Machine(accel="tcg"), Path("/k"), machine.Job(("x",)), guest.rundir,
-                cache=guest.cache, timeout=5, fail_on_oops=fail_on_oops, **options,
-            )  # fmt: skip
-
-    def tries() -> int:
-        return len((guest.rundir / "tries").read_text())
-
-    result = boot()
-    assert (result.exit_code, result.stdout, result.oops, tries()) == (0, "", (), 4)
-    # What was done outside of the guest cannot be done again.
-    with pytest.raises(machine.StaleCode):
-        boot(cut=lambda: False)
-    assert tries() == 2
-    stop = 9
-    with pytest.raises(machine.StaleCode, match="Oops: int3"):
-        boot()
-    assert tries() == 6
-    # This one is in memory: the kernel's own.
-    (guest.rundir / "oops").write_text(INT3.format("cc", "e8"))
-    if fail_on_oops:
-        with pytest.raises(machine.GuestPanic) as caught:
-            boot()
-        assert not isinstance(caught.value, machine.StaleCode)
-    else:
-        assert boot().oops
-    assert tries() == 2
-
-
 # --- the accelerator ----------------------------------------------------------
 
 
@@ -468,7 +420,7 @@ def test_accelerator_is_probed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise machine.GuestTimeout("the guest did not boot within 15 s and was stopped")
 
     monkeypatch.setattr(machine, "run_script", hangs)
-    monkeypatch.setattr(machine, "qemu_version", lambda: "7.2.22")
+    monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
     monkeypatch.setattr(os, "access", lambda *a: True)
     real = os.stat("/dev/null")
     stat = os.stat

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, machine, prereq, source
+from quell import build, prereq, qemu, source
 from quell.checks import Case, CheckResult, lab
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
@@ -134,8 +134,8 @@ def _system(cache: Cache) -> str:
     parts = [origin.key if origin else "no source"]
     if prereq.which("gcc") and prereq.which("ld"):
         parts.append(build.compiler_version())
-    if prereq.which("qemu-system-x86_64"):
-        parts.append(machine.qemu_version())
+    if prereq.which(qemu.NAME):
+        parts.append(qemu.find(cache).version)
     return "; ".join(parts)
 
 

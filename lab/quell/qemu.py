@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The QEMU that boots guests: this machine's, or a later one that Debian's backports have.
+
+QEMU before 8.1 emulates patched code wrongly when each CPU has a thread of its own: an
+instruction that was patched while another CPU translated it is kept as it was, and Linux,
+which patches static keys and tracepoints through a breakpoint, dies of one that is gone
+("Oops: int3"). The later QEMU is unpacked into the cache; nothing is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quell import debian, prereq, proc, toolchain
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+NAME = "qemu-system-x86_64"
+_PACKAGE = "qemu-system-x86"
+LEAST = (8, 1)
+
+
+@dataclass(frozen=True)
+class Qemu:
+    """A QEMU: its path, its version such as "10.0.2", and what its environment needs on top."""
+
+    program: str
+    version: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_version(text: str) -> str:
+    """The version in the first line of ``--version``, or all of the text."""
+    match = re.search(r"version (\S+)", text)
+    return match[1] if match else text
+
+
+def is_recent(version: str) -> bool:
+    """Whether a QEMU of this version may run a kernel with static keys."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and (int(match[1]), int(match[2])) >= LEAST
+
+
+def find(cache: Cache) -> Qemu:
+    """This machine's QEMU if it is recent, else that of Debian's backports.
+
+    UsageError, in one sentence, when neither can be had.
+    """
+    return _find(cache.root)
+
+
+@functools.cache
+def _find(root: Path) -> Qemu:
+    here = prereq.which(NAME)
+    version = parse_version(toolchain.version(here)) if here else "none"
+    if here and is_recent(version):
+        return Qemu(here, version)
+    try:
+        folder = debian.fetch([_PACKAGE], Cache(root), [NAME], backports=True)
+    except QuellError as error:
+        raise UsageError(
+            f"QEMU {LEAST[0]}.{LEAST[1]} or later is needed (here: {version}), and Debian's backports "
+            f"could not be reached for it: {error.message}; install a later QEMU",
+            detail=error.detail,
+        ) from error
+    return _unpacked(folder)
+
+
+def _unpacked(folder: Path) -> Qemu:
+    program = folder / "usr/bin" / NAME
+    libraries = [folder / "usr/lib/x86_64-linux-gnu", folder / "lib/x86_64-linux-gnu"]
+    env = {"LD_LIBRARY_PATH": ":".join(str(path) for path in libraries if path.is_dir())}
+    try:
+        said = proc.run([program, "--version"], env=env, timeout=30).stdout
+    except QuellError as error:
+        raise UsageError(f"{program} does not start; ./quell clean, then try again", detail=error.detail) from error
+    return Qemu(str(program), parse_version(said.partition("\n")[0]), env)
