@@ -128,17 +128,18 @@ class Guests:
     def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
         """See ``Place``. Raises the errors of machine.boot and counters.sample."""
         guest = machine.Machine(
-            accel=self.accelerator.name, memory=plan.memory, cpus=plan.cpus, append=side.parameters,
+            accel=self.accelerator.name, memory=plan.memory, cpus=plan.cpus, append=side.boot,
             deterministic=self.deterministic, nodes=plan.nodes,
         )  # fmt: skip
         image = self.kernels[side.name].image
-        result = machine.boot(guest, image, plan.job, rundir, cache=self.cache, timeout=plan.timeout)
+        job = replace(plan.job, writes={**plan.job.writes, **side.settings})
+        result = machine.boot(guest, image, job, rundir, cache=self.cache, timeout=plan.timeout)
         for line in result.warnings:
             ui.warn(f"{plan.name}, side {side.name}: {line.strip()}")
         assert result.frames is not None
         # A boot parameter that the kernel does not know is handed to init.
         handed = result.frames.sections.get("unknown", b"").decode(errors="replace").split("\0")
-        if unknown := [parameter for parameter in side.parameters if parameter in handed]:
+        if unknown := [parameter for parameter in side.boot if parameter in handed]:
             raise UsageError(f"side {side.name}: its kernel does not know the parameter {unknown[0]}")
         if not plan.own and result.exit_code != 0:
             killed = [line for line in result.warnings if "Killed" in line]

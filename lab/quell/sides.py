@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sides of a comparison: a kernel and its boot parameters, under a name."""
+"""Sides of a comparison: a kernel, its boot parameters and settings, under a name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from quell.errors import UsageError
 KERNELS = ("stock", "quell")
 FORM = "NAME=KERNEL[,PARAMETER...]"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
-_PARAMETER = re.compile(r"[A-Za-z_][\w.-]*(=\S*)?")
+_PARAMETER = re.compile(r"[A-Za-z_][\w.-]*(=\S*)?|/(sys|proc)/[\w./-]+=\S*")
 
 
 @dataclass(frozen=True)
 class Side:
-    """The kernel ("stock", "quell" or a tree's folder) and its boot parameters."""
+    """The kernel ("stock", "quell" or a tree's folder), boot parameters, and settings (/FILE=VALUE)."""
 
     name: str
     kernel: str
@@ -30,6 +30,16 @@ class Side:
     def to_json(self) -> dict[str, Any]:
         """The side as results keep it."""
         return {"name": self.name, "kernel": self.kernel, "parameters": list(self.parameters)}
+
+    @property
+    def boot(self) -> tuple[str, ...]:
+        """The boot parameters."""
+        return tuple(one for one in self.parameters if not one.startswith("/"))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What is written to which file of /sys or /proc before the command starts."""
+        return dict(one.split("=", 1) for one in self.parameters if one.startswith("/"))
 
     @property
     def quell(self) -> str | None:
@@ -65,7 +75,7 @@ def parse(text: str) -> Side:
             parameters.append(word)
     for parameter in parameters:
         if not _PARAMETER.fullmatch(parameter):
-            raise UsageError(f"side {name}: '{parameter}' is no kernel parameter")
+            raise UsageError(f"side {name}: '{parameter}' is neither a kernel parameter nor a setting such as /sys/kernel/mm/lru_gen/enabled=0")
     if kernel not in KERNELS:
         if not Path(kernel).is_dir():
             known = "write stock, quell or the folder of a Linux tree"

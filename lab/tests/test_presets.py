@@ -29,6 +29,8 @@ def test_sides() -> None:
     ]  # fmt: skip
     assert sides.switches(sides.parse("a=stock,quell=off,-unmap_batch"))["unmap_batch"] is False
     assert sides.names(["a, b", "b,,c"]) == ["a", "b", "c"]
+    classic = sides.parse("a=quell,quell=-luf,/sys/kernel/mm/lru_gen/enabled=0")
+    assert (classic.boot, classic.settings) == (("quell=-luf",), {"/sys/kernel/mm/lru_gen/enabled": "0"})
 
 
 @pytest.mark.parametrize(("texts", "says"), [
@@ -38,7 +40,7 @@ def test_sides() -> None:
     (["a=", "b=quell"], "--side should be NAME=KERNEL"),
     (["a=nosuch", "b=quell"], "there is no kernel 'nosuch'; write stock, quell or the folder"),
     (["a=quell,quell=-lfu", "b=quell"], "quell= knows no '-lfu'"),
-    (["a=quell,x y=1", "b=quell"], "'x y=1' is no kernel parameter"),
+    (["a=quell,x y=1", "b=quell"], "'x y=1' is neither a kernel parameter nor"),
 ])  # fmt: skip
 def test_bad_sides(texts: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):

@@ -10,7 +10,8 @@ With --here the command runs on this machine, which has to run a Quell kernel:
 by turns with Quell's mechanisms off and on.
 
 A side is NAME=KERNEL[,PARAMETER...]: stock, quell or the folder of a Linux tree,
-and boot parameters. The first side is the base of ratios and verdicts.
+boot parameters, and settings that are written before the command starts, such as
+/sys/kernel/mm/lru_gen/enabled=0. The first side is the base of ratios and verdicts.
 
 Your command may print figures of its own, one a line: "figure NAME VALUE UNIT"
 (less is better) or "figure+ NAME VALUE UNIT" (more is better). If all sides take
