@@ -16,20 +16,48 @@
 bool	owed, kept, unmapping;
 byte	luf_folio = NONE;
 byte	batch;			/* the CPUs of the usual batch */
+bool	held[2];		/* the lot has a reference to the folio */
+
+/*
+ * luf_hold(): the folio that was unmapped last stays. The lot has a reference, and
+ * lets go of the frame as of one that is parked; or there is no room.
+ */
+inline hold()
+{
+	if
+	:: kept = true
+#ifndef NO_KEPT
+	:: d_step {
+#ifndef NO_HOLD_LABEL
+		MB(me) -> clock++;
+#endif
+		label = clock };
+	   d_step {
+		if
+		:: luf_folio == 0 -> lot_add(0); lot_add(1); held[0] = true
+		:: luf_folio == 2 -> lot_add(2); held[1] = true
+		fi;
+		label = 0 }
+#endif
+	fi;
+	owed = false
+}
 
 /* luf_try_to_unmap(), what comes before try_to_unmap() */
 inline begin_unmap(f)
 {
 	if
-	:: d_step {
-#ifndef NO_KEPT			/* LUF_OWED of an earlier folio turns into LUF_KEPT */
-		kept = kept || owed;
-#else
-		kept = false;
+	:: true ->
+		if
+		:: owed -> hold()	/* what an earlier folio is owed */
+		:: else
+		fi;
+		d_step {
+#ifdef NO_KEPT			/* is forgotten */
+			kept = false;
 #endif
-		owed = false;
-		unmapping = true;
-		luf_folio = f }
+			unmapping = true;
+			luf_folio = f }
 	:: skip			/* not luf_may_defer() */
 	fi
 }
@@ -52,10 +80,14 @@ inline unmap_flush()
 {
 #ifndef NO_KEPT_FLUSH		/* luf_settle() */
 	if
-	:: owed || kept ->
+	:: owed -> hold()
+	:: else
+	fi;
+	if
+	:: kept ->
 		need = clock + 1;
 		ledger_settle(me, need);
-		d_step { owed = false; kept = false; need = 0 }
+		d_step { kept = false; need = 0 }
 	:: else
 	fi;
 #endif
@@ -152,11 +184,11 @@ proctype Reclaim(byte me)
 	/* Back on the LRU list, truncated by somebody, and freed. */
 	d_step {
 		if
-		:: fate0 == KEEP -> bad[0] = true; bad[1] = true
+		:: fate0 == KEEP && !held[0] -> bad[0] = true; bad[1] = true
 		:: else
 		fi;
 		if
-		:: fate1 == KEEP -> bad[2] = true
+		:: fate1 == KEEP && !held[1] -> bad[2] = true
 		:: else
 		fi
 	}

@@ -177,7 +177,7 @@ def _lazy(status: Status) -> list[str]:
         lines.append("drained: " + ", ".join(f"{why} {count:,}" for why, count in drains.items() if count))
     lines.append(
         f"waited for a flush: {get('luf_write_access', 0):,} opens for writing, "
-        f"{get('luf_write_fault', 0):,} write faults, {get('luf_kept_flush', 0):,} batches with a folio that stayed"
+        f"{get('luf_write_fault', 0):,} write faults, {get('luf_kept', 0):,} folios that stayed"
     )
     if not status.switches["luf"]:
         lines.append("it is switched off: reclaim and migration flush as stock Linux does")

@@ -27,7 +27,7 @@ luf_drain_alloc 0
 luf_drain_kswapd 80
 luf_drain_stale 4
 luf_drain_other 0
-luf_kept_flush 2
+luf_kept 2
 luf_write_access 5
 luf_write_fault 6
 rmap_batch_runs 10

@@ -56,9 +56,11 @@
  *  - A CPU that is not in mm_cpumask() and loads the mm later sees the new
  *    tlb_gen, as in stock.
  *  - A folio that is unmapped lazily and then not freed (referenced again,
- *    redirtied) is not forgotten: LUF_OWED stays set until the folio is parked,
- *    turns into LUF_KEPT when the next folio is unmapped, and either of them
- *    makes try_to_unmap_flush() flush what is owed. Reclaim calls that before it
+ *    redirtied) is not forgotten. LUF_OWED stays set until it is parked, or is not:
+ *    then the lot holds a reference (luf_hold()), dropped when a label that is given
+ *    out now is settled. Whoever takes the folio from the page cache meanwhile does not
+ *    free it. Where there is no room LUF_KEPT makes try_to_unmap_flush() flush what is
+ *    owed. Reclaim calls that while it still has the folio isolated: before it
  *    frees any folio as usual, at the end of each list, as in stock, and before it
  *    puts parked folios into the lot, at the end of the list or when there are
  *    LUF_LIST_MAX: the flushes of those PTEs that were not deferred are done by then.
@@ -278,6 +280,9 @@ static struct luf_ledger luf = {
 	.mutex	= __MUTEX_INITIALIZER(luf.mutex),
 };
 
+/* Folios that a node holds a reference to: as many as reclaim takes at once. */
+#define LUF_HELD_MAX	32
+
 /**
  * struct luf_lot - the parked folios of a node
  * @lock:	guards all of it; who only wants to know about how much there is reads
@@ -290,6 +295,8 @@ static struct luf_ledger luf = {
  * @freeing:	held for reading from taking folios out until they are free
  * @share:	how much of what kswapd reclaims is parked, of LUF_SHARE; it alone
  *		writes it
+ * @nr_held:	how many of @held there are
+ * @held:	folios that were unmapped lazily and not freed, and their labels
  */
 struct luf_lot {
 	spinlock_t lock;		/* of the folios, and what counts them */
@@ -300,6 +307,11 @@ struct luf_lot {
 	atomic_t draining;
 	struct rw_semaphore freeing;
 	unsigned int share;
+	unsigned int nr_held;
+	struct {
+		struct folio *folio;
+		u64 label;
+	} held[LUF_HELD_MAX];
 };
 
 #define LUF_SHARE	64
@@ -528,6 +540,27 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 	return nr_pages;
 }
 
+/* Drop the references to folios whose labels are settled up to @settled. */
+static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
+{
+	struct folio *folios[LUF_HELD_MAX];
+	unsigned int i, nr = 0, left = 0;
+
+	if (!READ_ONCE(lot->nr_held))
+		return;
+	spin_lock(&lot->lock);
+	for (i = 0; i < lot->nr_held; i++) {
+		if (lot->held[i].label <= settled)
+			folios[nr++] = lot->held[i].folio;
+		else
+			lot->held[left++] = lot->held[i];
+	}
+	WRITE_ONCE(lot->nr_held, left);
+	spin_unlock(&lot->lock);
+	while (nr)
+		folio_put(folios[--nr]);
+}
+
 /*
  * How many pages the lot of a node may hold that has @managed pages: as many as
  * kswapd reclaims in one go, @high, the sum of the high watermarks, or what the
@@ -602,6 +635,9 @@ static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 	struct luf_lot *lot = luf_lots[nid];
 	LIST_HEAD(list);
 
+	down_read(&lot->freeing);
+	luf_lot_put_held(lot, settled);
+	up_read(&lot->freeing);
 	do {
 		down_read(&lot->freeing);
 		nr_pages = luf_lot_take(lot, settled,
@@ -629,6 +665,12 @@ static unsigned long luf_parked(int nid)
 	return lot ? READ_ONCE(lot->nr_pages) : 0;
 }
 
+/* Is there anything that waits for a flush, parked or held? */
+static bool luf_waits(int nid)
+{
+	return luf_parked(nid) || (luf_lots[nid] && READ_ONCE(luf_lots[nid]->nr_held));
+}
+
 /*
  * Give back @want pages of node @nid that need no interrupt, if there are so
  * many. Returns how many these are. May sleep.
@@ -638,7 +680,7 @@ static unsigned long luf_drain_aged(int nid, unsigned long want)
 	unsigned long nr_pages;
 	u64 settled;
 
-	if (!luf_parked(nid))
+	if (!luf_waits(nid))
 		return 0;
 	settled = luf_ledger_settled(&luf, luf_lot_oldest(luf_lots[nid]));
 	nr_pages = luf_release(nid, settled, want);
@@ -667,7 +709,7 @@ static bool luf_drain_node(int nid, enum luf_drain_reason reason,
 	bool flushed;
 	u64 newest;
 
-	if (!luf_parked(nid))
+	if (!luf_waits(nid))
 		return false;
 
 	spin_lock(&lot->lock);
@@ -755,7 +797,7 @@ static void luf_close_windows(struct work_struct *work)
 	if (!luf_ledger_done(&luf, stale) && luf_settle_all(stale))
 		count_vm_event(LUF_FLUSH_STALE);
 	for_each_node_state(nid, N_MEMORY) {
-		if (!luf_parked(nid))
+		if (!luf_waits(nid))
 			continue;
 		nr_pages = luf_release(nid, stale, ULONG_MAX);
 		if (nr_pages) {
@@ -770,7 +812,7 @@ static void luf_close_windows(struct work_struct *work)
 	smp_mb();
 	more = !luf_ledger_done(&luf, READ_ONCE(luf_owed));
 	for_each_node_state(nid, N_MEMORY)
-		more |= luf_parked(nid);
+		more |= luf_waits(nid);
 	if (more) {
 		WRITE_ONCE(luf_stale_armed, true);
 		luf_arm();
@@ -816,6 +858,37 @@ static bool luf_may_defer_file(struct folio *folio)
 	       luf_content_fixed(mapping);
 }
 
+/*
+ * @folio was unmapped lazily and is not freed; the caller has it isolated. Who frees it
+ * later does not know what it is owed, so the lot keeps a reference until that is
+ * settled. Returns false if it has to be flushed instead, for want of room.
+ */
+static bool luf_hold(struct folio *folio)
+{
+	struct luf_lot *lot = luf_lots[folio_nid(folio)];
+	bool room;
+	u64 label;
+
+	count_vm_event(LUF_KEPT_FOLIO);
+	if (quell_mutant(LUF_LOSE_KEPT))
+		return true;
+	/* A full barrier: after all that it is owed. */
+	label = atomic64_inc_return(&luf_clock);
+	spin_lock(&lot->lock);
+	room = lot->nr_held < LUF_HELD_MAX;
+	if (room) {
+		folio_get(folio);
+		lot->held[lot->nr_held].folio = folio;
+		lot->held[lot->nr_held].label = label;
+		WRITE_ONCE(lot->nr_held, lot->nr_held + 1);
+		lot->newest = max(lot->newest, label);
+	}
+	spin_unlock(&lot->lock);
+	if (room)
+		luf_keep_closing();
+	return room;
+}
+
 /* The PTEs of @folio are about to be cleared; defer their flushes if possible. */
 static void luf_begin(struct folio *folio)
 {
@@ -823,7 +896,7 @@ static void luf_begin(struct folio *folio)
 	unsigned char state = tlb_ubc->luf_state;
 
 	/* What an earlier folio is owed is not forgotten. */
-	if (state & LUF_OWED)
+	if ((state & LUF_OWED) && !luf_hold(tlb_ubc->luf_folio))
 		state |= LUF_KEPT;
 	tlb_ubc->luf_state = (state & (LUF_KEPT | LUF_MOVING)) | LUF_UNMAPPING;
 	tlb_ubc->luf_folio = folio;
@@ -944,19 +1017,15 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
 	return true;
 }
 
-/* Flush what is owed by all that this task has unmapped lazily. */
-static void luf_settle_kept(void)
-{
-	count_vm_event(LUF_KEPT_FLUSH);
-	if (!quell_mutant(LUF_LOSE_KEPT))
-		luf_settle_all(luf_ledger_now(&luf));
-}
-
 /* See luf_settle(). */
 void __luf_settle(void)
 {
-	luf_settle_kept();
-	current->tlb_ubc.luf_state &= LUF_MOVING;
+	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
+
+	if (((tlb_ubc->luf_state & LUF_OWED) && !luf_hold(tlb_ubc->luf_folio)) ||
+	    (tlb_ubc->luf_state & LUF_KEPT))
+		luf_settle_all(luf_ledger_now(&luf));
+	tlb_ubc->luf_state &= LUF_MOVING;
 }
 
 /*
@@ -1103,7 +1172,8 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 	return;
 
 settle:
-	luf_settle_kept();
+	if (!quell_mutant(LUF_LOSE_KEPT))
+		luf_settle_all(luf_ledger_now(&luf));
 put:
 	if (reason != MR_MEMORY_FAILURE)
 		folio_put(folio);
@@ -1256,7 +1326,7 @@ void luf_drain_for_compact(struct zone *zone)
 {
 	int nid = zone_to_nid(zone);
 
-	if (luf_parked(nid) && !quell_mutant(LUF_HOARD))
+	if (luf_waits(nid) && !quell_mutant(LUF_HOARD))
 		luf_drain_node(nid, LUF_DRAIN_OTHER, ULONG_MAX);
 }
 

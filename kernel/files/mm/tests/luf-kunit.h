@@ -273,6 +273,34 @@ static void luf_lot_count_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
+/* References are dropped when their labels are settled, whatever their order. */
+static void luf_lot_held_test(struct kunit *test)
+{
+	struct luf_test *t = test->priv;
+	struct luf_lot *lot = &t->lot;
+	struct folio *folios[3];
+	LIST_HEAD(list);
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		folios[i] = luf_test_folio(test, &list, 0);
+		folio_get(folios[i]);
+		lot->held[i].folio = folios[i];
+		lot->held[i].label = 7 - i;
+	}
+	lot->nr_held = 3;
+	luf_lot_put_held(lot, 4);
+	KUNIT_EXPECT_EQ(test, lot->nr_held, 3);
+	luf_lot_put_held(lot, 6);
+	KUNIT_EXPECT_EQ(test, lot->nr_held, 1);
+	KUNIT_EXPECT_PTR_EQ(test, lot->held[0].folio, folios[0]);
+	for (i = 0; i < 3; i++)
+		KUNIT_EXPECT_EQ(test, folio_ref_count(folios[i]), i ? 1 : 2);
+	luf_lot_put_held(lot, 7);
+	KUNIT_EXPECT_EQ(test, lot->nr_held, 0);
+	luf_test_put(&list);
+}
+
 /* Nothing leaves before its label is settled; the rest stays. */
 static void luf_lot_label_test(struct kunit *test)
 {
@@ -364,6 +392,7 @@ static void luf_state_test(struct kunit *test)
 	struct folio *folio, *other;
 	LIST_HEAD(list);
 	LIST_HEAD(parked);
+	int i;
 
 	folio = luf_test_folio(test, &list, 0);
 	other = luf_test_folio(test, &list, 0);
@@ -394,7 +423,17 @@ static void luf_state_test(struct kunit *test)
 	luf_end_migrate(false);
 	KUNIT_EXPECT_FALSE(test, luf_begin_migrate());
 
-	/* what an earlier folio is owed survives the next one */
+	/* what an earlier folio is owed survives the next one: it is held */
+	luf_drain_all();
+	for (i = 0; i < LUF_HELD_MAX; i++) {
+		tlb_ubc->luf_folio = folio;
+		tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
+		luf_begin(other);
+		KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING | LUF_UNMAPPING);
+		luf_end();
+	}
+	/* and flushed if there is no room */
+	tlb_ubc->luf_folio = folio;
 	tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
 	luf_begin(other);
 	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state,
@@ -404,6 +443,8 @@ static void luf_state_test(struct kunit *test)
 	try_to_unmap_flush();
 	luf_end_migrate(false);
 	KUNIT_EXPECT_TRUE(test, list_empty(&parked));
+	luf_drain_all();
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
 
 	tlb_ubc->luf_folio = NULL;
 	list_add(&folio->lru, &list);
@@ -418,6 +459,7 @@ static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_ledger_stays_test),
 	KUNIT_CASE(luf_ledger_covered_test),
 	KUNIT_CASE(luf_lot_count_test),
+	KUNIT_CASE(luf_lot_held_test),
 	KUNIT_CASE(luf_lot_label_test),
 	KUNIT_CASE(luf_lot_order_test),
 	KUNIT_CASE(luf_lot_limit_test),

@@ -589,7 +589,7 @@ static void drain_own(void)
  */
 static void keep_and_free(void)
 {
-	long before = nr_violations(), kept = vm_counter("luf_kept_flush"), found;
+	long before = nr_violations(), kept = vm_counter("luf_kept"), found;
 	unsigned long wrong = 0;
 
 	fill_file(path, OLD);
@@ -617,9 +617,9 @@ static void keep_and_free(void)
 		munmap((void *)r.map, SIZE);
 	}
 	found = nr_violations() - before;
-	kept = vm_counter("luf_kept_flush") - kept;
+	kept = vm_counter("luf_kept") - kept;
 	tap_result(!found && !wrong && kept,
-		   "luf_stale kept: %ld flushes for pages that stayed, %lu wrong, %ld violations",
+		   "luf_stale kept: %ld pages that stayed, %lu wrong, %ld violations",
 		   kept, wrong, found);
 }
 
@@ -1003,9 +1003,9 @@ static long come_back(enum back how)
 	private = map_file(other_path, MAP_PRIVATE);
 	map = map_file(path, MAP_SHARED);
 	companion_start(&c, (void *)map);
-	flushes = vm_counter("luf_flush") + vm_counter("luf_kept_flush");
+	flushes = vm_counter("luf_flush");
 	if (pageout((void *)map, "luf_park") >= PAGES / 2 && (pagemap_at(anon) & PM_SWAP) &&
-	    vm_counter("luf_flush") + vm_counter("luf_kept_flush") == flushes) {
+	    vm_counter("luf_flush") == flushes) {
 		if (how == BY_SWAPOFF && swapoff(RAM_DISK))
 			die("swapoff");
 		faults = vm_counter("luf_write_fault");
@@ -1103,11 +1103,10 @@ static void switch_quota_on(void)
 	hold_windows();
 	map = map_file(path, MAP_SHARED);
 	companion_start(&c, map);
-	/* What was kept is flushed for at the end of its list, and the rest with it. */
 	for (int i = 0; i < 10; i++) {
-		flushes = vm_counter("luf_flush") + vm_counter("luf_kept_flush");
+		flushes = vm_counter("luf_flush");
 		parked = park_again(map);
-		if (vm_counter("luf_flush") + vm_counter("luf_kept_flush") == flushes)
+		if (vm_counter("luf_flush") == flushes)
 			break;
 	}
 	flushes = vm_counter("luf_write_access");

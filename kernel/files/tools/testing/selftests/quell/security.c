@@ -1086,10 +1086,10 @@ int main(int argc, char **argv)
 			tap_skip("four CPUs", "security flood");
 		} else {
 			test_flood("opens", open_for_write, false, "luf_write_access");
-			test_flood("pages kept", keep_pages, false, "luf_kept_flush");
+			test_flood("pages kept", keep_pages, false, "luf_kept");
 			test_flood("forks", fork_much, false, NULL);
 			test_flood("opens and reclaim", open_for_write, true, "luf_write_access");
-			test_flood("pages kept and reclaim", keep_pages, true, "luf_kept_flush");
+			test_flood("pages kept and reclaim", keep_pages, true, "luf_kept");
 		}
 	}
 	unlink(path);
