@@ -114,7 +114,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, list[str]]]
     ran: list[str] = []
     answers = {"lab": CheckResult.of([CASES[0]]), "vm": QuellError("the guest hangs")}
 
-    def one(name: str, _cache: Cache, _full: bool, _builds: object) -> CheckResult:
+    def one(name: str, _cache: Cache, _full: bool, *_: object) -> CheckResult:
         ran.append(name)
         answer = answers[name]
         return CheckResult(0, 1, 0, answer.message) if isinstance(answer, QuellError) else answer

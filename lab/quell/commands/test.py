@@ -15,8 +15,10 @@ Quell's files; stress, stress-ng's memory stressors on both; faults, failing
 allocations, disks, CPUs, memory and power under load; programs, databases, git and
 gcc under memory pressure on both; deb, the packages of ./quell deb, built twice,
 compared, installed and booted; sanitizers, kernels that look for data races,
-undefined behaviour and leaks. With --full, those parts that have a long form take
-it; --resume leaves out what passed before with the same inputs.
+undefined behaviour and leaks; fuzz, random memory calls (trinity), and selftests with
+random arguments amid random events, on the debug kernel (--seed repeats them).
+With --full, those parts that have a long form take it; --resume leaves out what
+passed before with the same inputs.
 The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
@@ -52,13 +54,14 @@ PARTS = {
     "stress": "quell.checks.stress",
     "faults": "quell.checks.faults",
     "programs": "quell.checks.programs",
+    "fuzz": "quell.checks.fuzz",
     "sanitizers": "quell.checks.sanitizers",
     "deb": "quell.checks.deb",
 }
 # Only with --only or --full.
 EXTRA = (
     "torture", "mutants", "selftests", "builds", "coccinelle", "stress", "faults", "programs",
-    "sanitizers", "deb",
+    "fuzz", "sanitizers", "deb",
 )  # fmt: skip
 
 EXAMPLES = """\
@@ -66,6 +69,7 @@ EXAMPLES = """\
 ./quell test --only lab --only export
 ./quell test --only torture
 ./quell test --only builds --build no-numa
+./quell test --only fuzz --seed 4711
 ./quell test --full --resume
 ./quell test --only vm --junit results.xml --ktap results.ktap
 """
@@ -93,6 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of builds, only this configuration (may be repeated; implies --only builds)",
     )
     parser.add_argument(
+        "--seed", type=int, metavar="N", help="of fuzz, the seed to begin with (random without it)"
+    )
+    parser.add_argument(
         "--resume", action="store_true",
         help="do not run parts again that passed with the same files of this repository",
     )
@@ -103,16 +110,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_part(
-    name: str, cache: Cache, full: bool = False, builds: Sequence[str] = ()
+    name: str, cache: Cache, full: bool = False, builds: Sequence[str] = (), seed: int | None = None
 ) -> CheckResult:
     """One part; an error in it is one failed check, and the others still run.
 
-    ``builds`` are the configurations of the part of that name, all for none.
+    ``builds`` are the configurations of the part of that name, all for none; ``seed`` is for fuzz.
     """
     try:
         module = importlib.import_module(PARTS[name])
         run = getattr(module, "run_full", module.run) if full else module.run
-        result: CheckResult = run(cache, builds) if name == "builds" else run(cache)
+        more = {"builds": (builds,), "fuzz": (seed,)}.get(name, ())
+        result: CheckResult = run(cache, *more)
     except QuellError as error:
         lines = [f"{name}: {error.message}", error.detail, f"log: {error.log}" if error.log else ""]
         return CheckResult(0, 1, 0, "\n".join(line for line in lines if line))
@@ -154,7 +162,7 @@ def main(args: argparse.Namespace) -> int:
             continue
         ui.note(f"--- {name}")
         started = time.monotonic()
-        result = run_part(name, cache, args.full, args.build)
+        result = run_part(name, cache, args.full, args.build, args.seed)
         took = time.monotonic() - started
         parts.append(summary.Part(name, result, took))
         if result.failed and result.details:

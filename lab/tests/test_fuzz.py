@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the fuzz part makes of its guests' output, and what it gives them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quell import machine
+from quell.checks import CheckResult, fuzz, steps, vm
+from quell.commands import test as test_command
+from quell.errors import UsageError
+from quell.paths import Cache, repo_root
+
+DONE = "programs: 12, events: 46\n"
+MIXER = Path(__file__).parents[1] / "quell/guest/mixer.c"
+
+
+def _judge(text: str, log: str = "", status: str = "pass", parked: int = 5000) -> tuple[str, str]:
+    case, row = fuzz.judge("mixer, --seed 7", steps.Said(status, text, log, 9.0, parked))
+    assert row.startswith("mixer, --seed 7")
+    return case.status, case.why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not ok: the reader: exit code 1: Page 7 holds 0x1 in word 0, it should hold 0x2.",
+        "not ok: cannot be killed: early_ack",
+        "# VIOLATION: by user half after 0.120 s: write, shared paged out, 8 pages (read)",
+        "# VIOLATION: by ledger after 0.050 s",
+        "# VIOLATION: by user half (the process 'reader' ended with signal 11) after 3 s",
+        "# VIOLATION, with --seed 4711:",
+        "not ok 3 luf_stale write: 9 reads, 2 stale, 0 wrong, 64 of 64 pages parked",
+        "not ok 3 early_ack unmap by one: 20 rounds, 9 accesses, 0 stale, 10 wrong, 0 sent",
+        "not ok 6 luf_migrate lost writes, by a thread: in 3 of 64 pages, 9 writes",
+        "not ok 1 security secrets memory.reclaim: 900 words read, 5 of them secrets, 0 wrong",
+        "not ok 2 rmap_torture file: 8 words are wrong on disk",
+    ],
+)
+def test_wrong_reads_and_hangs_fail(line: str) -> None:
+    assert _judge(f"[ 1.0] start x\n{line}\n{DONE}") == ("failed", line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not ok 2 luf_stale full lot: 39625408 reads, 0 stale, 0 wrong, 0 of 64 pages parked",
+        "not ok 22 folio_order bound: 2 complaints",
+        "not ok 6 luf_migrate lost writes, by a thread: in 0 of 64 pages, 9 writes",
+        "# VIOLATION: by user half (the process 'fill' ended with exit code 1) after 3 s",
+        "Bail out! two CPUs are needed: Invalid argument",
+    ],
+)
+def test_who_lacks_a_switch_or_a_cpu_has_found_nothing(line: str) -> None:
+    assert _judge(f"{line}\n{DONE}") == ("passed", "")
+
+
+def test_what_else_fails() -> None:
+    assert _judge("calls: 900\n") == ("passed", "")
+    assert _judge(DONE, "luf_debug: VIOLATION: a frame is freed\n")[0] == "failed"
+    assert _judge(DONE, "BUG: KASAN: use-after-free in x\n")[0] == "failed"
+    assert _judge("", status="hang", parked=0)[1].startswith("hang: ")
+    assert _judge(DONE, parked=3)[1].startswith("only 3 pages were parked")
+    for nothing in ("", "calls: 0\n", "programs: 0, events: 7\n", "programs: 7, events: 0\n"):
+        assert _judge(nothing) == ("failed", "nothing was run")
+
+
+def test_trinity_script_is_shell() -> None:
+    done = subprocess.run(["sh", "-n", fuzz._GUEST / "trinity.sh"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_mixer_starts_selftests_that_exist(cache: Cache) -> None:
+    folder = repo_root() / "kernel" / vm.SELFTESTS
+    tables = MIXER.read_text().partition("switches[]")[0]
+    names = set(re.findall(r'"(\w+)(?: [^"\n]*)?"[,;]$', tables, re.M))
+    assert "luf_torture" in names and all((folder / f"{name}.c").exists() for name in names)
+    program = machine.guest_program("mixer", cache)
+    assert subprocess.run([program], capture_output=True, check=False).returncode == 2
+
+
+class Kernel:
+    image = Path("/kernels/bzImage")
+
+
+@pytest.fixture
+def guests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands of the guests that were booted."""
+    commands: list[str] = []
+
+    def boot(
+        _kernel: str, _image: Path, _guest: machine.Machine, todo: Sequence[steps.Step], *_: Any, **__: Any
+    ) -> dict[str, steps.Said]:
+        commands.append(todo[0].command)
+        return {todo[0].name: steps.Said("pass", DONE, "", 9.0, 5000)}
+
+    monkeypatch.setattr(fuzz.prereq, "ensure", lambda _: None)
+    monkeypatch.setattr(fuzz.source, "debian_source", lambda _: None)
+    monkeypatch.setattr(fuzz.build, "build_kernels", lambda *_: {"debug": Kernel})
+    monkeypatch.setattr(fuzz.steps, "boot", boot)
+    plain = fuzz.Fuzzer("mixer", "mix SECONDS SEED", Path("/disk"), 512, 3)
+    monkeypatch.setitem(fuzz.FUZZERS, "mixer", lambda *_: plain)
+    return commands
+
+
+def _no_trinity(*_: object) -> Path:
+    raise UsageError("trinity could not be fetched")
+
+
+def test_without_trinity_the_rest_runs(
+    guests: list[str], cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz.debian, "root", _no_trinity)
+    result = test_command.run_part("fuzz", cache, seed=7)
+    assert (result.passed, result.failed, result.skipped) == (1, 0, 1)
+    assert result.cases[0].why == "trinity could not be fetched"
+    assert guests[0].startswith("mix ") and guests[0].endswith(" 7")
+    assert "mixer, --seed 7" in result.details
+    assert (cache.logs / "fuzz/mixer-7.log").read_text().endswith(f"{DONE}\n--- kernel log\n")
+
+
+def test_each_guest_has_a_seed(guests: list[str], cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz.debian, "root", _no_trinity)
+    result: CheckResult = fuzz.run_full(cache, 7)
+    seeds = range(7, 7 + fuzz.LONG_GUESTS)
+    assert guests == [f"mix {fuzz.LONG_S} {seed}" for seed in seeds]
+    assert [case.name for case in result.cases[1:]] == [f"mixer, --seed {seed}" for seed in seeds]
