@@ -48,7 +48,7 @@ class Request(presets.Preset):
     def __post_init__(self) -> None:
         own = self.command is not None
         option = "--here" if self.here else "--data" if self.data else "--disk"
-        guest = self.data or self.attached or self.memory or self.cpus or self.deterministic or self.tree
+        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic or self.tree
         for wrong, why in (
             (self.runs < 1, f"--runs should be 1 or more, not {self.runs}"),
             (not 0 < self.timeout < 1e9, f"--timeout should be more than 0 seconds, not {self.timeout:g}"),
@@ -56,10 +56,11 @@ class Request(presets.Preset):
             (own and self.workloads, "give either --workload or a command after --, not both"),
             (not own and (self.data or self.attached or self.here),
              f"{option} is for your own command: give it after --"),
+            (self.swap not in ("", *machine.SWAPS), f"swap is {', '.join(machine.SWAPS)}, not {self.swap}"),
             (self.here and self.accel != "auto", "--here has no guests: leave out --accel"),
             (self.keep_caches and not self.here, "--keep-caches is for --here: guests are fresh"),
-            (self.here and guest, "--here measures on this machine as it is: no --data, --disk, --memory, --cpus, "
-             "--kernel-tree or --deterministic"),
+            (self.here and guest, "--here measures on this machine as it is: no --data, --disk, --swap, --memory, "
+             "--cpus, --kernel-tree or --deterministic"),
             (len(set(self.cpus)) < len(self.cpus), "--cpus names a number twice"),
         ):  # fmt: skip
             if wrong:
@@ -80,7 +81,7 @@ class Plan:
 
     ``name`` is the plan's among the comparisons, ``workload`` the description it comes from.
     ``memory`` in bytes, ``timeout`` in seconds. A workload that exits with anything but 0 is
-    an error; the user's ``own`` command may. ``options`` are those that gave its disks.
+    an error; the user's ``own`` command may. ``options`` are those that gave its disks and swap.
     With ``here`` it runs on this machine.
     """
 
@@ -169,32 +170,37 @@ class Guests:
 
 def _plans(request: Request, items: Sequence[workload.Workload], values: Mapping[str, str], cache: Cache) -> list[Plan]:
     plans = []
+    swap = ("--swap", request.swap) if request.swap else ()
     if request.command is not None:
         memory = request.memory if isinstance(request.memory, int) else OWN_MEMORY
-        job = user_command.job(request.command, cache, request.data, request.attached)
+        job = user_command.job(request.command, cache, request.data, request.attached, request.swap)
         options = [word for disk in request.attached for word in ("--disk", str(disk.image))]
         options += [word for one in request.data for word in ("--data", f"{one.path}:{one.filesystem}")]
         for count in request.cpus or (OWN_CPUS,):
             plans.append(Plan(
                 OWN_COMMAND, job, memory, count, request.timeout, judge.OWN_MATTERS, own=True,
-                workload=OWN_COMMAND, options=tuple(options),
+                workload=OWN_COMMAND, options=(*options, *swap),
             ))  # fmt: skip
     for item in items:
         asked = request.memory.get(item.name) if isinstance(request.memory, Mapping) else request.memory
         memory = asked or item.memory
         for count in request.cpus or (item.cpus,):
             prepared = workload.prepare(item, memory, cache, {**values, "cpus": str(count)})
-            plans.append(plan_for(prepared, memory, count, deterministic=request.deterministic))
+            plan = plan_for(prepared, memory, count, deterministic=request.deterministic, swap=request.swap)
+            plans.append(replace(plan, options=swap))
     # Where several numbers of CPUs are measured, each has a name of its own.
     return [replace(p, name=f"{p.name}-{p.cpus}cpus") if len(request.cpus) > 1 else p for p in plans]
 
 
-def plan_for(prepared: workload.Prepared, memory: int, cpus: int, *, deterministic: bool = False) -> Plan:
-    """The plan for a prepared workload."""
+def plan_for(
+    prepared: workload.Prepared, memory: int, cpus: int, *, deterministic: bool = False, swap: str = ""
+) -> Plan:
+    """The plan for a prepared workload; ``swap`` instead of its own."""
     item = prepared.workload
+    swap = swap or item.swap
     job = machine.Job(
         prepared.argv, data=prepared.data, ram=deterministic and prepared.data is not None,
-        stage=prepared.programs, writes=item.writes,
+        stage=prepared.programs, writes=item.writes, swap="" if swap == "own" else swap,
     )  # fmt: skip
     slow = workload.DETERMINISTIC_SLOWDOWN if deterministic else 1
     return Plan(
@@ -262,6 +268,8 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
         # Errors that come before anything is built.
         if item.tool is not None:
             item.tool.own_program()
+        if request.swap and item.swap == "own":
+            raise UsageError(f"workload {item.name} brings its own swap: leave out --swap")
         if request.deterministic and item.nodes and item.data is not None:
             raise UsageError(
                 f"workload {item.name} cannot be measured with the instruction counter: "

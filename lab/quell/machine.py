@@ -55,6 +55,7 @@ _POLL_S = 0.03
 _OOPS_LINES = 40
 # As in guest/runner.c.
 MAX_DISKS = 15
+SWAPS = ("ramdisk", "zram", "zswap")
 # QEMU 7.2 now and then crashes under TCG while a guest with several CPUs sets up
 # its PCI devices. Nothing has been measured by then: the guest is booted again.
 _BOOT_TRIES = 3
@@ -145,7 +146,7 @@ class Job:
     to ``frames.STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
     files of the guest (/sys, /proc) to what is written to them before the command
     starts. ``disks`` are attached in this order, behind ``data``: the first is /dev/vda, or
-    /dev/vdb with ``data``.
+    /dev/vdb with ``data``. ``swap`` is one of SWAPS, half as large as the memory; empty: none.
     """
 
     argv: Sequence[str]
@@ -156,6 +157,7 @@ class Job:
     stage: Sequence[Path] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
     disks: Sequence[Disk] = ()
+    swap: str = ""
 
     def encode(self, terminal: tuple[int, int] | None = None) -> bytes:
         """The job as the runner reads it; ``terminal`` is (rows, columns) of a terminal."""
@@ -172,6 +174,8 @@ class Job:
         for letter, disk in zip(letters, self.disks):
             if disk.target:
                 pairs.append(("disk", f"vd{letter}:{disk.filesystem}:{disk.target}"))
+        if self.swap:
+            pairs.append(("swap", self.swap))
         pairs += [("stage", str(path)) for path in self.stage]
         pairs += [("write", f"{path}={value}") for path, value in self.writes.items()]
         if terminal is not None:
@@ -353,6 +357,7 @@ def command_line(
     *,
     data: Path | None = None,
     ram: bool = False,
+    swap: bool = False,
     disks: Sequence[Disk] = (),
     qemu_program: str = "qemu-system-x86_64",
     virtme: Sequence[str] | None = None,
@@ -407,6 +412,10 @@ def command_line(
     # On a busy host an emulated timer may tick too late for Linux' check at boot, which
     # then panics. Under KVM Linux leaves it out by itself.
     kernel.append("no_timer_check")
+    if swap:
+        # The second RAM disk; it takes memory as it is written to.
+        kernel.append("brd.rd_nr=2")
+        ram_kb = max(ram_kb, machine.memory // 2048)
     if ram_kb:
         kernel.append(f"brd.rd_size={ram_kb}")
     kernel += machine.append
@@ -625,6 +634,7 @@ def boot(
             channels,
             data=job.data,
             ram=job.ram,
+            swap=bool(job.swap),
             disks=job.disks,
             qemu_program=qemu.program,
         )

@@ -31,6 +31,7 @@ class Preset:
     memory: int | Mapping[str, int] | None = None
     cpus: tuple[int, ...] = ()
     deterministic: bool = False
+    swap: str = ""
     published: bool = False
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +94,10 @@ def heading(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> tuple[s
     """The lines above a comparison: its workload, and its machine."""
     memory = machine.format_memory(comparison["memory_kb"] * 1024)
     runs, cpus = result["environment"]["runs"], comparison["cpus"]
+    options = f", {shlex.join(comparison['options'])}" if comparison["options"] else ""
     return (
         f"{comparison['name']}: {comparison['summary'] or ' '.join(comparison['command'])}",
-        f"{memory} memory, {cpus} CPU{'s' * (cpus > 1)}, {runs} run{'s' * (runs > 1)} on each side",
+        f"{memory} memory, {cpus} CPU{'s' * (cpus > 1)}{options}, {runs} run{'s' * (runs > 1)} on each side",
     )
 
 

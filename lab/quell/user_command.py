@@ -24,13 +24,14 @@ def job(
     cache: Cache,
     data: Sequence[disks.Data] = (),
     attached: Sequence[disks.Disk] = (),
+    swap: str = "",
     *,
     terminal: bool = False,
 ) -> machine.Job:
-    """The user's command as a job: in the current directory, with our environment and the disks."""
+    """The user's command as a job: in the current directory, with our environment, the disks and swap."""
     env = {k: v for k, v in os.environ.items() if k not in _NOT_PASSED and "\0" not in v}
     usual = {"PATH": machine.DEFAULT_PATH, "HOME": "/root"} | ({} if terminal else {"TERM": "dumb"})
     for number, disk in enumerate(attached):
         ui.note(f"{disk.image} is /dev/vd{chr(ord('a') + number)} in the guest")
     every = (*attached, *(disks.image_of(one, cache) for one in data))
-    return machine.Job(command, env={**usual, **env}, cwd=os.getcwd(), disks=every)
+    return machine.Job(command, env={**usual, **env}, cwd=os.getcwd(), disks=every, swap=swap)

@@ -64,7 +64,8 @@ class Workload:
     ``base`` is the workload whose program (and data, if it says nothing else
     about them) this one uses. Without ``default`` it is measured only when
     named. ``figures`` are those that the program prints and others refer to.
-    ``tool`` is another's program that it runs.
+    ``tool`` is another's program that it runs. ``swap`` is the guest's: one of
+    machine.SWAPS, "own" if the program brings its own, or empty.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Workload:
     default: bool = True
     figures: tuple[str, ...] = ()
     tool: tools.Tool | None = None
+    swap: str = ""
 
     def nodes_for(self, memory: int) -> tuple[int, ...]:
         """The NUMA nodes of a guest with ``memory`` bytes: in proportion, in whole MiB."""
@@ -191,6 +193,9 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
     nodes = tuple(map(machine.parse_memory, guest.texts("nodes", ())))
     if nodes and "memory" in guest.table:
         raise guest.wrong("memory", "left out: the nodes make it up")
+    swap = guest.text("swap") if "swap" in guest.table else ""
+    if swap not in ("", "own", *machine.SWAPS):
+        raise guest.wrong("swap", f"{', '.join(machine.SWAPS)} or own")
     workload = Workload(
         name=top.text("name"),
         version=top.whole("version"),
@@ -211,6 +216,7 @@ def _load(folder: Path, *, as_base: bool = False) -> Workload:
         default=top.flag("default", True),
         figures=top.texts("figures", ()),
         tool=tool,
+        swap=swap,
     )
     for part in (top, guest, program, run):
         part.end()

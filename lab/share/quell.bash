@@ -9,9 +9,9 @@
 
 _shtab_quell_subparsers=(compare sizes run top report figures ladder build tree status explain export deb test doctor man completion clean)
 
-_shtab_quell_compare_option_strings=(-h --help --runs --workload -w --memory --cpus --json --side --data --disk --here --keep-caches --timeout --accel --deterministic --kernel-tree --quiet -q)
+_shtab_quell_compare_option_strings=(-h --help --runs --workload -w --memory --cpus --json --side --data --disk --swap --here --keep-caches --timeout --accel --deterministic --kernel-tree --quiet -q)
 _shtab_quell_sizes_option_strings=(-h --help --runs --workload -w --memory --cpus --json --accel --deterministic --kernel-tree --quiet -q)
-_shtab_quell_run_option_strings=(-h --help --stock --memory --cpus --append --data --disk --accel --kernel-tree --timeout --quiet -q)
+_shtab_quell_run_option_strings=(-h --help --stock --memory --cpus --append --data --disk --swap --accel --kernel-tree --timeout --quiet -q)
 _shtab_quell_top_option_strings=(-h --help --once --json --interval --rows --source --quiet -q)
 _shtab_quell_report_option_strings=(-h --help --output -o --quiet -q)
 _shtab_quell_figures_option_strings=(-h --help --runs --accel --kernel-tree --json --quiet -q)
@@ -48,8 +48,10 @@ _shtab_quell_deb___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_test___junit_COMPGEN=_shtab_compgen_files
 _shtab_quell_test___ktap_COMPGEN=_shtab_compgen_files
 
+_shtab_quell_compare___swap_choices=(ramdisk zram zswap)
 _shtab_quell_compare___accel_choices=(auto kvm tcg)
 _shtab_quell_sizes___accel_choices=(auto kvm tcg)
+_shtab_quell_run___swap_choices=(ramdisk zram zswap)
 _shtab_quell_run___accel_choices=(auto kvm tcg)
 _shtab_quell_top___source_choices=(auto hist bpf events counters)
 _shtab_quell_figures___accel_choices=(auto kvm tcg)

@@ -89,6 +89,7 @@ def test_bad_options_are_said_before_anything_is_built(monkeypatch: pytest.Monke
         {"runs": 0}, {"cpus": (0,)}, {"cpus": (2, 2)}, {"memory": 1}, {"memory": 0}, {"timeout": 0},
         {"deterministic": True, "accel": "kvm"}, {"workloads": ["mapped-read"], **own},
         {"here": True}, {"here": True, "memory": 1 << 30, **own}, {"data": [disks.parse_data("/etc")]},
+        {"swap": "disk"}, {"here": True, "swap": "zram", **own},
     ]  # fmt: skip
     for options in bad:
         with pytest.raises(UsageError):
@@ -98,6 +99,8 @@ def test_bad_options_are_said_before_anything_is_built(monkeypatch: pytest.Monke
         engine.compare(engine.Request(sides=SIDES, workloads=["nosuch"]), Cache())
     with pytest.raises(UsageError, match="tiering cannot be measured with the instruction counter"):
         engine.compare(engine.Request(sides=SIDES, workloads=["tiering"], deterministic=True), Cache())
+    with pytest.raises(UsageError, match="reclaim-large brings its own swap: leave out --swap"):
+        engine.compare(engine.Request(sides=SIDES, workloads=["reclaim-large"], swap="zram"), Cache())
 
 
 def test_each_kernel_is_built_once(

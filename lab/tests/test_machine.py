@@ -72,6 +72,9 @@ def test_command_line_deterministic(tmp_path: Path) -> None:
     assert f"brd.rd_size={100 * 1024}" in text
     assert "a,,b.ext4,format=raw,snapshot=on" in text
     assert "brd" not in line(guest, data=image)
+    swapping = line(guest, data=image, ram=True, swap=True)
+    assert f"brd.rd_nr=2 brd.rd_size={guest.memory // 2048}" in swapping and "brd.rd_nr" not in text
+    assert f"brd.rd_size={100 * 1024}" in line(machine.Machine(memory=64 * MIB), data=image, ram=True, swap=True)
 
 
 def test_disks_follow_the_data(tmp_path: Path) -> None:
@@ -141,6 +144,7 @@ def test_job_encoding() -> None:
     )
     staged = machine.Job(["a"], env={}, stage=(Path("/x/a"), Path("/y/b")))
     assert staged.encode() == b"arg\0a\0cwd\0/\0stage\0/x/a\0stage\0/y/b\0"
+    assert b"cwd\0/\0swap\0zram\0" in machine.Job(["a"], env={}, swap="zram").encode()
     terminal = ["tty", "hvc0", "rows", "24", "cols", "80", ""]
     assert job.encode((24, 80)).decode().endswith("\0".join(terminal))
     with pytest.raises(UsageError):

@@ -198,6 +198,7 @@ def test_commands_measure_the_same_again() -> None:
     scale = [samples.comparison("zap", sides=samples.LADDER, cpus=n) for n in (2, 4, 8, 16)]
     documents = [
         samples.result(samples.comparison(cpus=4), samples.comparison("gone"), preset="figures"),
+        samples.result({**samples.comparison("zap"), "options": ["--swap", "zram"]}),
         samples.result(samples.comparison(sides=THREE), sides=THREE, runs=3, accelerator="kvm"),
         samples.result(own, deterministic=True),
         samples.result(here, sides=at_home, accelerator="here"),
@@ -211,6 +212,7 @@ def test_commands_measure_the_same_again() -> None:
         "git checkout 0123abc",
         "./quell compare --workload mapped-read --accel tcg --cpus 4",
         "./quell compare --workload gone --accel tcg --memory 256M --cpus 2",
+        "./quell compare --workload zap --accel tcg --memory 256M --swap zram",
         f"./quell compare --workload mapped-read {sides} --runs 3 --accel kvm",
         "./quell compare --deterministic --memory 256M --cpus 2 --data /srv/x:xfs -- sh -c 'a b'",
         "./quell compare --here -- sh -c 'a b'",

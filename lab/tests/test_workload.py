@@ -75,6 +75,7 @@ def test_sizes() -> None:
         ('memory = "64M"', 'memory = "64M"\nnodes = ["64M"]', "memory should be left out"),
         ('memory = "64M"', 'nodes = ["some"]', "not a size"),
         ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "a should be a text"),
+        ("cpus = 1", 'cpus = 1\nswap = "disk"', "swap should be ramdisk, zram, zswap or own"),
         ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
         ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
         ("[guest]", "[tool]\nname = 'x'\n[guest]", "package should be a text"),
@@ -176,6 +177,16 @@ def test_nodes_and_writes(folder: Path) -> None:
     plan = engine.plan_for(prepared, 512 * MIB, 2)
     assert plan.nodes == (128 * MIB, 384 * MIB) and plan.job.writes == {"/sys/x": "1"}
     assert workload.load(folder).nodes_for(256 * MIB) == (64 * MIB, 192 * MIB)
+
+
+@pytest.mark.parametrize(("own", "asked", "swap"), [
+    ("", "", ""), ("", "zram", "zram"), ("ramdisk", "", "ramdisk"), ("ramdisk", "zswap", "zswap"), ("own", "", ""),
+])  # fmt: skip
+def test_swap(folder: Path, own: str, asked: str, swap: str) -> None:
+    line = f"cpus = 1\nswap = '{own}'" if own else "cpus = 1"
+    (folder / "workload.toml").write_text(GOOD.replace("cpus = 1", line))
+    prepared = workload.Prepared(workload.load(folder), ("x",), None, None)
+    assert engine.plan_for(prepared, 64 * MIB, 1, swap=asked).job.swap == swap
 
 
 @pytest.mark.skipif(not prereq.which("mkfs.xfs"), reason="needs mkfs.xfs")

@@ -9,16 +9,14 @@
  *
  * For each: the faults it took (minor and major, as getrusage() counts them), the time
  * per page read, and the anonymous memory that there is when all is read (RssAnon).
- * Swap is the RAM disk /dev/ram0, which has to be empty: as zram it is read at once, and
- * not through the swap cache.
+ * The guest has swap. Half of each page is random, half zero: zram and zswap store it in
+ * about half a page.
  *
- * One thread. Each order is a process of its own. Root only.
+ * One thread. Each order is a process of its own.
  */
 #define WORKLOAD "swap-in"
 #include "../touch-order.h"
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/swap.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,8 +24,6 @@
 #define MADV_PAGEOUT	21
 #endif
 
-#define RAM_DISK	"/dev/ram0"
-#define SWAP_MAGIC	"SWAPSPACE2"
 /* Something else may hold a folio for a moment. */
 #define PAGEOUTS	10
 
@@ -39,35 +35,22 @@ static uint64_t all_faults(void)
 	return (uint64_t)usage.ru_minflt + (uint64_t)usage.ru_majflt;
 }
 
-/* At least @least bytes. */
-static void swap_on(uint64_t least)
-{
-	static char page[PAGE_BYTES], empty[PAGE_BYTES];
-	int fd = open(RAM_DISK, O_RDWR | O_EXCL | O_CLOEXEC);
-	uint32_t head[] = { 1, 0, 0 };
-	off_t bytes;
-
-	if (fd < 0)
-		die("Cannot open " RAM_DISK ": %s.", strerror(errno));
-	bytes = lseek(fd, 0, SEEK_END);
-	if (bytes < 0 || (uint64_t)bytes < least)
-		die(RAM_DISK " is smaller than %llu bytes.", (unsigned long long)least);
-	if (pread(fd, page, PAGE_BYTES, 0) != (ssize_t)PAGE_BYTES ||
-	    memcmp(page, empty, PAGE_BYTES))
-		die(RAM_DISK " is not empty.");
-	head[1] = (uint32_t)((uint64_t)bytes / PAGE_BYTES - 1);
-	memcpy(page + 1024, head, sizeof(head));
-	memcpy(page + PAGE_BYTES - 10, SWAP_MAGIC, 10);
-	if (pwrite(fd, page, PAGE_BYTES, 0) != (ssize_t)PAGE_BYTES || fsync(fd))
-		die("Cannot write to " RAM_DISK ": %s.", strerror(errno));
-	close(fd);
-	if (swapon(RAM_DISK, 0))
-		die("Cannot swap to " RAM_DISK ": %s.", strerror(errno));
-}
-
 static uint64_t mark(uint64_t page)
 {
 	return page * 0x9e3779b97f4a7c15ULL | 1;
+}
+
+static void fill_page(char *page, uint64_t number)
+{
+	uint64_t *words = (uint64_t *)page;
+	uint64_t x = mark(number);
+
+	for (uint64_t i = 0; i < PAGE_BYTES / 2 / sizeof(x); i++) {
+		words[i] = x;
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+	}
 }
 
 struct counts {
@@ -84,7 +67,7 @@ static void read_again(const uint32_t *order, uint64_t count, uint64_t pages,
 
 	without = anonymous_kb();
 	for (uint64_t page = 0; page < pages; page++)
-		*(volatile uint64_t *)(region + page * PAGE_BYTES) = mark(page);
+		fill_page(region + page * PAGE_BYTES, page);
 	for (int i = 0; i < PAGEOUTS && anonymous_kb() > without + pages / 64; i++)
 		if (madvise(region, pages * PAGE_BYTES, MADV_PAGEOUT))
 			die("Cannot page out: %s.", strerror(errno));
@@ -151,8 +134,6 @@ int main(int argc, char **argv)
 	order = calloc(pages, sizeof(*order));
 	if (!order)
 		die("No memory for the order of %llu pages.", (unsigned long long)pages);
-	/* Large folios need slots in one piece: some room is left. */
-	swap_on((mb << 20) + (mb << 20) / 8);
 
 	for (size_t k = 0; k < ARRAY_SIZE(touch_orders); k++) {
 		const struct touch_order *one = &touch_orders[k];
@@ -174,6 +155,5 @@ int main(int argc, char **argv)
 		if (waitpid(pid, &status, 0) != pid || status)
 			exit(1);	/* it has said why */
 	}
-	swapoff(RAM_DISK);
 	return 0;
 }

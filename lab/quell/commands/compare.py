@@ -35,6 +35,7 @@ EXAMPLES = """\
 ./quell compare --workload mapped-read --runs 6
 ./quell compare --data /srv/weights.gguf -- llama-completion -m /srv/weights.gguf -p Hello
 ./quell compare --data /srv/index:xfs --memory 2G --cpus 4 -- ./search /srv/index
+./quell compare --workload swap-in --swap zram
 sudo ./quell compare --here -- make -j4
 ./quell compare --side all=quell --side no-luf=quell,quell=-luf --json > result.json
 """
@@ -65,19 +66,21 @@ def add_arguments(parser: argparse.ArgumentParser, name: str = "compare") -> Non
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """The options that give a guest disks."""
+    """The options that give a guest disks and swap."""
     data = "a file or folder on a disk of its own, at the same path in the guest; FS is ext4 (the default), "
     data += "xfs, btrfs, f2fs, erofs or squashfs; may be repeated"
     disk = "an image or block device as it is: /dev/vda, then /dev/vdb ...; writes are discarded"
     for option, form, text in (("--data", "PATH[:FS]", data), ("--disk", "IMAGE-OR-DEVICE", disk)):
         parser.add_argument(option, action="append", default=[], metavar=form, help=text)
+    swap = "swap of half the guest's memory, on a RAM disk, on zram, or on a RAM disk through zswap"
+    parser.add_argument("--swap", choices=machine.SWAPS, default="", help=swap)
 
 
 def data_of(args: argparse.Namespace) -> dict[str, Any]:
     """The request's fields for the options of ``add_data``."""
     data = [disks.parse_data(text) for text in args.data]
     disks.check_data(data)
-    return {"data": data, "attached": [disks.parse_disk(text) for text in args.disk]}
+    return {"data": data, "attached": [disks.parse_disk(text) for text in args.disk], "swap": args.swap}
 
 
 def request_for(args: argparse.Namespace) -> engine.Request:

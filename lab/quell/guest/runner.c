@@ -7,7 +7,7 @@
  * this one some 0.1 s. In order:
  *
  *   1. an overlay over the whole root: reads go through, writes are discarded;
- *   2. /proc, /sys, /dev, /run, the data disk (copied to /dev/ram0 on demand);
+ *   2. /proc, /sys, /dev, /run, the data disk (copied to /dev/ram0 on demand), swap;
  *   3. a cgroup for the command, so that its peak memory is known;
  *   4. counters, the command, counters again; then everything is sent.
  *
@@ -18,6 +18,8 @@
  *   cwd S       directory to start it in                (default /)
  *   data DEV    disk to mount at /run/quell/data, DEV as in vda
  *   ram 1       copy DEV to /dev/ram0 first and mount that
+ *   swap KIND   swap to /dev/ram1 (ramdisk), to a zram device of that size (zram), or to
+ *               /dev/ram1 through zswap (zswap)
  *   disk DEV:FS:PATH
  *               mount the file system FS of this disk at /run/quell/disk/N, and bind
  *               the entry "data" of its root to PATH, which may have any character;
@@ -59,6 +61,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/swap.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -85,7 +88,7 @@ static unsigned int sections;
 static struct {
 	char *argv[MAX_WORDS + 1], *env[MAX_WORDS + 1], *write[MAX_WORDS];
 	int argc, envc, writec, stagec, diskc;
-	const char *cwd, *data, *stage[MAX_STAGES], *tty;
+	const char *cwd, *data, *stage[MAX_STAGES], *swap, *tty;
 	char *disk[MAX_DISKS];
 	int ram;
 	struct winsize size;
@@ -298,6 +301,8 @@ static void read_job(const char *path)
 			job.disk[job.diskc++] = value;
 		else if (!strcmp(key, "ram"))
 			job.ram = 1;
+		else if (!strcmp(key, "swap"))
+			job.swap = value;
 		else if (!strcmp(key, "tty"))
 			job.tty = value;
 		else if (!strcmp(key, "rows"))
@@ -501,6 +506,38 @@ static void mount_disks(void)
 		if (mount(from, path, NULL, MS_BIND, NULL))
 			fail("cannot bind the data to %s in the guest: %s", path, strerror(errno));
 	}
+}
+
+static void swap_on(void)
+{
+	int is_zram = job.swap && !strcmp(job.swap, "zram");
+	const char *dev = is_zram ? "/dev/zram0" : "/dev/ram1";
+	uint32_t head[] = { 1, 0, 0 };
+	char page[4096] = "", size[32];
+	struct stat st;
+	off_t bytes;
+	int fd;
+
+	if (!job.swap)
+		return;
+	/* Both are of the size that the kernel was told at boot. */
+	fd = open("/dev/ram1", O_RDONLY | O_CLOEXEC);
+	bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+	close(fd);
+	if (bytes <= 0 || (is_zram && stat(dev, &st)))
+		fail("cannot swap to %s in the guest: its kernel does not have it", job.swap);
+	snprintf(size, sizeof(size), "%lld", (long long)bytes);
+	if ((is_zram && put("/sys/block/zram0/disksize", size)) ||
+	    (!strcmp(job.swap, "zswap") && put("/sys/module/zswap/parameters/enabled", "1")))
+		fail("cannot prepare %s in the guest: %s", job.swap, strerror(errno));
+
+	head[1] = bytes / sizeof(page) - 1;
+	memcpy(page + 1024, head, sizeof(head));
+	memcpy(page + sizeof(page) - 10, "SWAPSPACE2", 10);
+	fd = open(dev, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || pwrite(fd, page, sizeof(page), 0) != sizeof(page) || fsync(fd) ||
+	    close(fd) || swapon(dev, 0))
+		fail("cannot swap to %s in the guest: %s", dev, strerror(errno));
 }
 
 /*
@@ -825,6 +862,7 @@ int main(int argc, char **argv)
 		stage_program(job.stage[i]);
 	mount_data();
 	mount_disks();
+	swap_on();
 	write_switches();
 	run(argv, has_cgroup);
 	finish();

@@ -56,12 +56,12 @@ def _commands(result: Mapping[str, Any]) -> Iterator[str]:
     for comparison in result["comparisons"]:
         guests.setdefault(comparison["workload"], (comparison["memory_kb"] * 1024, []))[1].append(comparison["cpus"])
     own = {c["workload"]: c["command"] for c in result["comparisons"] if c["version"] is None}
-    disks = {c["workload"]: c["options"] for c in result["comparisons"]}
+    given = {c["workload"]: c["options"] for c in result["comparisons"]}
     alike: dict[tuple[str, ...], list[str]] = {}
     for what, (memory, cpus) in guests.items():
-        options = [] if on_host else _guest(preset, what, memory, cpus)
+        options = [*([] if on_host else _guest(preset, what, memory, cpus)), *given[what]]
         if what in own:
-            yield shlex.join([*start, *words, *options, *disks[what], "--", *own[what]])
+            yield shlex.join([*start, *words, *options, "--", *own[what]])
         else:
             alike.setdefault(tuple(options), []).append(what)
     usual = [item.name for item in workload.select(preset.workloads)]
