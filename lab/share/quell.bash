@@ -58,7 +58,7 @@ _shtab_quell_figures___accel_choices=(auto kvm tcg)
 _shtab_quell_ladder___accel_choices=(auto kvm tcg)
 _shtab_quell_build_pos_0_choices=(stock quell debug sanitize kcsan kcsan-stock stock-kvm quell-kvm stock-kunit quell-kunit all)
 _shtab_quell_explain_pos_0_choices=(luf rmap_batch early_ack folio_order unmap_batch concurrent zap_batch)
-_shtab_quell_test___only_choices=(lab report checkpatch export w1 models kunit vm own torture mutants selftests builds coccinelle stress faults programs fuzz sanitizers deb)
+_shtab_quell_test___only_choices=(lab report checkpatch export w1 models kunit vm own torture mutants selftests builds coccinelle stress faults programs fuzz sanitizers deb distro)
 _shtab_quell_completion_pos_0_choices=(bash zsh)
 _shtab_quell_pos_0_choices=(compare sizes run top report figures ladder build tree status explain export deb test doctor man completion clean)
 

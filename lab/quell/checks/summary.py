@@ -26,7 +26,8 @@ _INPUTS_OF = {
     "models": ("models", *_LAB),
     **dict.fromkeys(("checkpatch", "w1", "builds", "coccinelle"), ("kernel", *_LAB)),
     **dict.fromkeys(
-        ("kunit", "vm", "torture", "mutants", "selftests", "stress", "faults", "programs", "fuzz", "sanitizers"),
+        ("kunit", "vm", "torture", "mutants", "selftests", "stress", "faults", "programs", "fuzz", "sanitizers",
+         "distro"),
         _GUESTS,
     ),
 }

@@ -13,9 +13,8 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -65,10 +64,11 @@ _FILE_SYSTEMS = {
 
 @dataclass
 class _Tally:
-    """Collects what the tests say."""
+    """Collects what the tests say; ``how`` has further arguments for ``machine.run_script()``."""
 
     cases: list[Case] = field(default_factory=list)
     details: str = ""
+    how: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, good: bool, name: str, detail: str = "") -> None:
         self.cases.append(Case(name, "passed" if good else "failed", "" if good else detail))
@@ -118,7 +118,8 @@ def selftests(folder: Path) -> dict[str, Path]:
 
 def _guest(tally: _Tally, *args: Any, **kwargs: Any) -> machine.GuestResult:
     """``machine.run_script()``; what the kernel complained of meanwhile is a failure."""
-    guest = machine.run_script(*args, **kwargs)
+    append = [*tally.how.get("append", ()), *kwargs.get("append", ())]
+    guest = machine.run_script(*args, **{**kwargs, **tally.how, "append": append})
     if said := steps.complaints(guest.console):
         after = guest.console.partition(said[0])[2].splitlines()[:_TRACE_LINES]
         tally.check(False, f"the kernel complained: {said[0]}", "\n".join(after))
@@ -211,7 +212,7 @@ def _large_folios(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         _count(tally, name, guest)
 
 
-def _mapped_read(tally: _Tally, image: Path, cache: Cache) -> None:
+def _mapped_read(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """The workload checks every page that it reads; here the lot has to be at work meanwhile."""
     memory = "128M"
     one = workload.select(["mapped-read"])[0]
@@ -260,7 +261,7 @@ _SURROUNDINGS = {
 }
 
 
-def _surroundings(tally: _Tally, image: Path, cache: Cache) -> None:
+def _surroundings(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """mapped-read's program, which checks all that it reads, where things are not as usual."""
     one = workload.select(["mapped-read"])[0]
     # More data than the largest of these guests holds with every block of memory in: a run in
@@ -280,7 +281,7 @@ def _surroundings(tally: _Tally, image: Path, cache: Cache) -> None:
         )
 
 
-def _boot_parameter(tally: _Tally, image: Path, cache: Cache) -> None:
+def _boot_parameter(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     script = "grep . /sys/kernel/mm/quell/*/enabled; dmesg | grep 'quell=' | grep -v Command || :"
     for param, on in (
         ("quell=off", {"unmap_batch", "concurrent", "zap_batch"}),
@@ -388,7 +389,7 @@ _TOP_TOLERANCE = 0.15
 _TOP = "cd / && PYTHONPATH={lab} {python} -P -m quell top --json -- {work} 2>&1 >/tmp/top.json && cat /tmp/top.json"
 
 
-def _top(tally: _Tally, image: Path, cache: Cache) -> None:
+def _top(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     """``top`` says who sends dontneed-touch's shootdowns, and as many as arrive; nothing stays."""
     one = workload.select(["dontneed-touch"])[0]
     ready = workload.prepare(one, machine.parse_memory("512M"), cache, {})
@@ -434,36 +435,36 @@ def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         _count(tally, f"early_ack on {cpus} CPUs", guest)
 
 
+Part = Callable[[_Tally, Path, Path, Cache], None]
+# The selftests, and those that need a file system of their own: for any kernel with Quell.
+SELFTEST_PARTS: tuple[Part, ...] = (_selftests, _by_itself)
+FILE_SYSTEM_PARTS: tuple[Part, ...] = (_file_systems, _large_folios)
+_PARTS: tuple[Part, ...] = (
+    *SELFTEST_PARTS, _file_systems, _excluded, _cma, _large_folios, _mapped_read, _surroundings, _boot_parameter,
+    _tracepoints, _top,
+)  # fmt: skip
+
+
+def look(image: Path, cache: Cache, parts: Sequence[Part], **how: Any) -> CheckResult:
+    """What ``parts`` find on a kernel; ``how`` are further arguments of each guest's ``run_script()``."""
+    tally = _Tally(how=how)
+    with tempfile.TemporaryDirectory(prefix="vm-", dir=cache.folder("run")) as temp:
+        for part in parts:
+            try:
+                part(tally, image, Path(temp), cache)
+            except QuellError as error:
+                log = f"\nlog: {error.log}" if error.log else ""
+                tally.check(False, error.message, f"{error.detail}{log}")
+    return CheckResult.of(tally.cases, tally.details)
+
+
 def run_full(cache: Cache) -> CheckResult:
     """The same, and what takes hours."""
     return run(cache, (_early_ack,))
 
 
-def run(cache: Cache, more: Sequence[Callable[[_Tally, Path, Path, Cache], None]] = ()) -> CheckResult:
+def run(cache: Cache, more: Sequence[Part] = ()) -> CheckResult:
     """Boot and count; QuellError when a guest does not come up."""
     prereq.ensure(prereq.VM)
     kernel = build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"]
-    tally = _Tally()
-    with tempfile.TemporaryDirectory(prefix="vm-", dir=cache.folder("run")) as temp:
-        folder = Path(temp)
-        parts: list[Callable[[], None]] = [
-            lambda: _selftests(tally, kernel.image, folder, cache),
-            lambda: _by_itself(tally, kernel.image, folder, cache),
-            lambda: _file_systems(tally, kernel.image, folder, cache),
-            lambda: _excluded(tally, kernel.image, folder, cache),
-            lambda: _cma(tally, kernel.image, folder, cache),
-            lambda: _large_folios(tally, kernel.image, folder, cache),
-            lambda: _mapped_read(tally, kernel.image, cache),
-            lambda: _surroundings(tally, kernel.image, cache),
-            lambda: _boot_parameter(tally, kernel.image, cache),
-            lambda: _tracepoints(tally, kernel.image, folder, cache),
-            lambda: _top(tally, kernel.image, cache),
-            *(partial(part, tally, kernel.image, folder, cache) for part in more),
-        ]
-        for part in parts:
-            try:
-                part()
-            except QuellError as error:
-                log = f"\nlog: {error.log}" if error.log else ""
-                tally.check(False, error.message, f"{error.detail}{log}")
-    return CheckResult.of(tally.cases, tally.details)
+    return look(kernel.image, cache, (*_PARTS, *more))

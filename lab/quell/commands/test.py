@@ -14,9 +14,11 @@ without a warning that stock does not have; coccinelle, Linux's semantic checks 
 Quell's files; stress, stress-ng's memory stressors on both; faults, failing
 allocations, disks, CPUs, memory and power under load; programs, databases, git and
 gcc under memory pressure on both; deb, the packages of ./quell deb, built twice,
-compared, installed and booted; sanitizers, kernels that look for data races,
-undefined behaviour and leaks; fuzz, random memory calls (trinity), and selftests with
-random arguments amid random events, on the debug kernel (--seed repeats them).
+compared, installed and booted; distro, Debian's own configuration built by the
+same code, booted from an initramfs and measured; sanitizers, kernels that look for
+data races, undefined behaviour and leaks; fuzz, random memory calls (trinity), and
+selftests with random arguments amid random events, on the debug kernel (--seed
+repeats them).
 With --full, those parts that have a long form take it; --resume leaves out what
 passed before with the same inputs.
 The output of a part that failed is printed.
@@ -57,11 +59,12 @@ PARTS = {
     "fuzz": "quell.checks.fuzz",
     "sanitizers": "quell.checks.sanitizers",
     "deb": "quell.checks.deb",
+    "distro": "quell.checks.distro",
 }
 # Only with --only or --full.
 EXTRA = (
     "torture", "mutants", "selftests", "builds", "coccinelle", "stress", "faults", "programs",
-    "fuzz", "sanitizers", "deb",
+    "fuzz", "sanitizers", "deb", "distro",
 )  # fmt: skip
 
 EXAMPLES = """\

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian's own configuration, as a user of ``./quell deb`` gets it: built, booted from an initramfs, measured.
+
+The packages are those of ``deb.build_packages()``. Their kernel boots with the modules of the
+package in an initramfs, and with Quell off and on: selftests, ``mapped-read``, ``compare --here``.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from quell import build, counters, deb, debian, machine, prereq, proc, source, ui, workload
+from quell.checks import Case, CheckResult, own, vm
+from quell.errors import QuellError
+from quell.paths import Cache
+
+_PACKAGE = "linux-config-6.12"
+_FILE = "usr/src/linux-config-6.12/config.amd64_none_amd64.xz"
+# The options that stay modules. Guests need them, but for KVM's: these decide on built-in options
+# of memory management (MMU notifiers).
+MODULES = (
+    "VIRTIO_BLK", "NET_9P", "NET_9P_VIRTIO", "9P_FS", "OVERLAY_FS", "BLK_DEV_LOOP", "BLK_DEV_RAM", "ZRAM",
+    "EXT4_FS", "QFMT_V2", "XFS_FS", "BTRFS_FS", "F2FS_FS", "EROFS_FS", "SQUASHFS", "CRYPTO_LZ4", "CRYPTO_CRC32",
+    "CRYPTO_CRC32C", "CRYPTO_CRC32C_INTEL", "VIRTIO_BALLOON", "KVM", "KVM_INTEL", "KVM_AMD",
+)  # fmt: skip
+_NOT_LOADED = "/kvm/"
+# Debian's kernel starts with drivers for much that an emulated machine has to be asked about.
+_BOOT_S = 400
+_TIMEOUT_S = 3000
+_MEMORY = "256M"
+# As many bytes as the lab's kernel has: for swap.
+_RAM_DISK = "brd.rd_size=65536"
+# Of the baseline's count: this is left at most.
+_SHARE = 0.05
+
+
+def debian_config(cache: Cache) -> deb.Config:
+    """Debian's configuration for amd64, from its package; UsageError without a network."""
+    path = debian.fetch([_PACKAGE], cache, [_PACKAGE]) / _FILE
+    try:
+        text = lzma.decompress(path.read_bytes()).decode()
+    except (OSError, lzma.LZMAError) as error:
+        raise QuellError(f"Debian's package {_PACKAGE} has no {_FILE}: {error}") from error
+    return deb.Config(text, f"Debian's {_PACKAGE}")
+
+
+def trim(config: deb.Config) -> tuple[deb.Config, str]:
+    """The configuration without most modules and debugging information; a sentence on what is left out."""
+    have = build.options(config.text)
+    kept = {f"CONFIG_{name}" for name in MODULES}
+    modules = {name for name, value in have.items() if value == "m" and name not in kept}
+    debug = {name for name in have if name.startswith("CONFIG_DEBUG_INFO")}
+    lines = [line for line in config.text.splitlines() if not build.options(line).keys() & (modules | debug)]
+    lines += [f"# {name} is not set" for name in sorted(modules)]
+    said = (
+        f"of {config.origin}: {len(modules)} of {list(have.values()).count('m')} modules are left out, with the "
+        f"built-in options that are only there for them, and debugging information (BTF, too)"
+    )
+    return deb.Config("\n".join([*lines, "CONFIG_DEBUG_INFO_NONE=y", ""]), f"{config.origin}, trimmed"), said
+
+
+# --- the initramfs -----------------------------------------------------------
+
+
+def load_order(dep: str) -> list[str]:
+    """The modules of a modules.dep, each after those that it needs; what is asked for by name comes first."""
+    order: dict[str, None] = {}
+    # File systems ask for checksums by name, which no dependency says.
+    for line in sorted(dep.splitlines(), key=lambda line: "/crypto/" not in line.partition(":")[0]):
+        module, _, needs = line.partition(":")
+        order |= dict.fromkeys([*reversed(needs.split()), module])
+    return [module for module in order if _NOT_LOADED not in module]
+
+
+def initramfs(modules: Path, image: Path, cache: Cache) -> None:
+    """Make ``image``: an initramfs that loads what is in ``modules`` (lib/modules/RELEASE of a package)."""
+    with tempfile.TemporaryDirectory(dir=image.parent) as temp:
+        root = Path(temp)
+        (root / "modules").mkdir()
+        shutil.copy(machine.guest_program("initramfs", cache), root / "init")
+        names = []
+        for file in load_order((modules / "modules.dep").read_text()):
+            data = (modules / file).read_bytes()
+            names.append(Path(file).name.removesuffix(".xz"))
+            (root / "modules" / names[-1]).write_bytes(lzma.decompress(data) if file.endswith(".xz") else data)
+        (root / "modules/order").write_text("".join(f"{name}\n" for name in names))
+        proc.run(["sh", "-c", 'find . | cpio --quiet -o -H newc >"$0"', image], cwd=root)
+
+
+# --- what is asked of it -----------------------------------------------------
+
+# Debian's kernel does not count flush requests (CONFIG_DEBUG_TLBFLUSH): each is one event with
+# this reason, TLB_REMOTE_SEND_IPI.
+_COUNTED = """
+cd /sys/kernel/tracing/events/tlb/tlb_flush && echo hist:keys=reason > trigger || exit
+WORK; code=$?
+cat hist
+exit $code
+"""
+_REQUESTS = re.compile(r"\{ reason: +4 \} hitcount: +(\d+)")
+
+
+def mapped_read(image: Path, cache: Cache, how: dict[str, dict[str, Any]]) -> list[Case]:
+    """The workload with Quell off and on: what it reads is right, and requests and IPIs are few with it."""
+    one = workload.select(["mapped-read"])[0]
+    ready = workload.prepare(one, machine.parse_memory(_MEMORY), cache, {})
+    cases, counts = [], {}
+    for state, words in how.items():
+        guest = machine.run_script(
+            image, _COUNTED.replace("WORK", shlex.join(ready.argv)), data=ready.data, stage=ready.programs,
+            memory=_MEMORY, cache=cache, **words,
+        )  # fmt: skip
+        cases.append(case(f"mapped-read with quell={state} reads right data", guest.exit_code == 0, guest.stderr))
+        ipis = counters.sample(guest.frames, lenient=True).metrics["shootdown_ipis"] if guest.frames else 0
+        requests = _REQUESTS.search(guest.stdout)
+        counts[state] = {"flush requests": int(requests[1]) if requests else 0, "shootdown IPIs": int(ipis)}
+    for what, off in counts["off"].items():
+        on = counts["on"][what]
+        name = f"mapped-read: {what} {off} with quell=off, {on} with quell=on"
+        cases.append(case(name, 0 < off and on <= off * _SHARE, f"more than {_SHARE:.0%} are left"))
+    return cases
+
+
+def case(name: str, good: bool, why: str) -> Case:
+    """A check that passed or failed."""
+    return Case(name) if good else Case(name, "failed", why)
+
+
+def look(image: Path, initrd: Path, release: str, cache: Cache) -> list[Case]:
+    """All that is asked of a finished kernel."""
+    how: dict[str, dict[str, Any]] = {
+        state: {
+            "append": (f"quell={state}", _RAM_DISK), "qemu": ("-initrd", str(initrd)), "boot_timeout": _BOOT_S,
+            "timeout": _TIMEOUT_S,
+        }
+        for state in ("off", "on")
+    }  # fmt: skip
+    cases: list[Case] = []
+    for state, words in how.items():
+        script = "uname -r; cat /sys/kernel/mm/lru_gen/enabled; cat /sys/kernel/mm/quell/luf/enabled"
+        guest = machine.run_script(image, script, cache=cache, **words)
+        wanted = [release, "0x0007", str(int(state == "on"))]
+        found = guest.stdout.split()
+        cases.append(case(f"boots with quell={state}, MGLRU on", found == wanted, f"{found}\n{guest.stderr}"))
+        said = [line for line in guest.console.splitlines() if "quell-initramfs: " in line]
+        cases.append(case(f"loads all modules with quell={state}", not said, "\n".join(said)))
+    try:
+        cases += mapped_read(image, cache, how)
+        cases += own.here(cache, image, **how["on"])
+    except QuellError as error:
+        cases.append(Case(error.message, "failed", f"{error.detail}\nlog: {error.log}"))
+    parts = {"off": vm.SELFTEST_PARTS, "on": (*vm.SELFTEST_PARTS, *vm.FILE_SYSTEM_PARTS)}
+    for state, words in how.items():
+        result = vm.look(image, cache, parts[state], **words)
+        cases += [Case(f"quell={state}: {one.name}", one.status, one.why) for one in result.cases]
+    return cases
+
+
+def run(cache: Cache) -> CheckResult:
+    """Build, boot, and ask; QuellError when the kernel does not come up."""
+    prereq.ensure((*prereq.BUILD, *prereq.VM, *prereq.PACKAGES, *prereq.FILE_SYSTEMS))
+    origin = source.debian_source(cache)
+    config, said = trim(debian_config(cache))
+    ui.note(said)
+    with tempfile.TemporaryDirectory(prefix="distro-", dir=cache.folder("run")) as temp:
+        folder = Path(temp)
+        made = deb.build_packages(origin, config, folder / "packages", cache=cache)
+        proc.run(["dpkg-deb", "-x", made.packages[0].path, folder / "root"], timeout=600)
+        initrd = folder / "initramfs"
+        initramfs(folder / f"root/lib/modules/{made.release}", initrd, cache)
+        cases = look(folder / f"root/boot/vmlinuz-{made.release}", initrd, made.release, cache)
+    failed = [f"not ok: {one.name}\n{one.why}" for one in cases if one.status == "failed"]
+    return CheckResult.of(cases, "\n".join([said, *failed]))

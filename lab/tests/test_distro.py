@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian's own configuration: trimming, the initramfs, and reading what guests say."""
+
+from __future__ import annotations
+
+import lzma
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quell import build, counters, deb, debian, machine, workload
+from quell.checks import distro, vm
+from quell.checks import CheckResult
+from quell.errors import QuellError
+from quell.paths import Cache
+
+CONFIG = """CONFIG_SMP=y
+CONFIG_EXT4_FS=m
+CONFIG_USB=m
+CONFIG_USB_STORAGE=m
+CONFIG_DEBUG_INFO=y
+# CONFIG_DEBUG_INFO_NONE is not set
+CONFIG_DEBUG_INFO_BTF=y
+"""
+
+
+def test_configuration_comes_from_debian(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian, "fetch", lambda names, *_: tmp_path if names == ["linux-config-6.12"] else None)
+    path = tmp_path / distro._FILE
+    with pytest.raises(QuellError, match="linux-config-6.12 has no usr/src"):
+        distro.debian_config(cache)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(lzma.compress(CONFIG.encode()))
+    assert distro.debian_config(cache).text == CONFIG
+
+
+def test_trimming_keeps_what_is_built_in() -> None:
+    config, said = distro.trim(deb.Config(CONFIG, "Debian's"))
+    assert build.options(config.text) == {
+        "CONFIG_SMP": "y", "CONFIG_EXT4_FS": "m", "CONFIG_USB": "n", "CONFIG_USB_STORAGE": "n",
+        "CONFIG_DEBUG_INFO_NONE": "y",
+    }  # fmt: skip
+    assert "2 of 3 modules are left out" in said
+
+
+DEP = """kernel/fs/ext4/ext4.ko.xz: kernel/fs/jbd2/jbd2.ko.xz kernel/lib/crc16.ko.xz
+kernel/fs/jbd2/jbd2.ko.xz:
+kernel/arch/x86/kvm/kvm.ko.xz:
+kernel/lib/crc16.ko.xz:
+kernel/crypto/crc32c_generic.ko.xz:
+"""
+
+
+def test_initramfs_has_modules_in_order(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = tmp_path / "program"
+    init.write_text("init")
+    monkeypatch.setattr(machine, "guest_program", lambda name, _: init if name == "initramfs" else None)
+    modules = tmp_path / "modules"
+    for line in DEP.splitlines():
+        file = modules / line.partition(":")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(lzma.compress(file.name.encode()))
+    (modules / "modules.dep").write_text(DEP)
+    image = tmp_path / "image"
+    distro.initramfs(modules, image, cache)
+    root = tmp_path / "root"
+    root.mkdir()
+    subprocess.run(["sh", "-c", 'cpio --quiet -i <"$0"', image], cwd=root, check=True)
+    assert (root / "init").read_text() == "init"
+    order = (root / "modules/order").read_text().split()
+    assert order == ["crc32c_generic.ko", "crc16.ko", "jbd2.ko", "ext4.ko"]
+    assert (root / "modules/ext4.ko").read_bytes() == b"ext4.ko.xz"
+
+
+def guest(stdout: str = "", **values: Any) -> machine.GuestResult:
+    return machine.GuestResult(0, stdout, "", "", 1.0, **values)
+
+
+@pytest.mark.parametrize(("left", "status"), [(50, "passed"), (51, "failed")])
+def test_mapped_read_may_keep_a_twentieth(
+    left: int, status: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = workload.Prepared(workload.select(["mapped-read"])[0], ("reader", "a file"), None, None, None)
+    monkeypatch.setattr(workload, "prepare", lambda *_: ready)
+    monkeypatch.setattr(counters, "sample", lambda frames, lenient: counters.Sample({"shootdown_ipis": frames}))
+    scripts: list[str] = []
+
+    def boot(_image: Path, script: str, *, append: tuple[str, ...], **_: Any) -> machine.GuestResult:
+        scripts.append(script)
+        count = 1000 if append == ("quell=off",) else left
+        return guest(f"{{ reason:          3 }} hitcount: 7\n{{ reason:          4 }} hitcount:   {count}\n", frames=count)
+
+    monkeypatch.setattr(machine, "run_script", boot)
+    how = {state: {"append": (f"quell={state}",)} for state in ("off", "on")}
+    cases = distro.mapped_read(Path("image"), cache, how)
+    assert [one.status for one in cases] == ["passed", "passed", status, status]
+    assert cases[2].name == f"mapped-read: flush requests 1000 with quell=off, {left} with quell=on"
+    assert "\nreader 'a file'; code=$?\n" in scripts[0]
+
+
+def test_both_states_are_looked_at(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boot(_image: Path, _script: str, *, append: tuple[str, ...], qemu: tuple[str, ...], **_: Any) -> machine.GuestResult:
+        assert qemu == ("-initrd", "initrd")
+        return guest(f"6.12-quell\n0x0007\n{int('quell=on' in append)}\n")
+
+    def fails(*_: Any, **__: Any) -> list[Any]:
+        raise QuellError("it hangs")
+
+    monkeypatch.setattr(machine, "run_script", boot)
+    monkeypatch.setattr(distro, "mapped_read", fails)
+    looked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        vm, "look", lambda _image, _cache, parts, append, **_: looked.append((append[0], parts)) or CheckResult.of([])
+    )
+    cases = distro.look(Path("image"), Path("initrd"), "6.12-quell", cache)
+    assert [one.name for one in cases if one.status == "failed"] == ["it hangs"]
+    assert [name for name, _ in looked] == ["quell=off", "quell=on"]
+    assert set(looked[0][1]) < set(looked[1][1])
