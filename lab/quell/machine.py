@@ -778,9 +778,10 @@ def host_cpu() -> str:
     return platform.machine()
 
 
-def choose_accelerator(wanted: str, image: Path, cache: Cache) -> Accelerator:
+def choose_accelerator(wanted: str, image: Path, cache: Cache, qemu: Sequence[str] = ()) -> Accelerator:
     """The accelerator for ``--accel``: "auto" boots ``image`` under KVM once per machine.
 
+    ``qemu`` are the arguments without which it does not boot: an initramfs.
     The answer is kept in the cache for this CPU, QEMU, host kernel and /dev/kvm.
     """
     if wanted == "tcg":
@@ -802,12 +803,12 @@ def choose_accelerator(wanted: str, image: Path, cache: Cache) -> Accelerator:
         return Accelerator(answer["name"], answer["reason"])
     except (OSError, ValueError, KeyError):
         pass
-    accel = _probe(image, cache)
+    accel = _probe(image, cache, qemu)
     write_atomic(kept, json.dumps({"name": accel.name, "reason": accel.reason, "facts": facts}))
     return accel
 
 
-def _probe(image: Path, cache: Cache) -> Accelerator:
+def _probe(image: Path, cache: Cache, qemu: Sequence[str]) -> Accelerator:
     try:
         result = run_script(
             image,
@@ -817,6 +818,7 @@ def _probe(image: Path, cache: Cache) -> Accelerator:
             timeout=PROBE_TIMEOUT_S,
             boot_timeout=PROBE_TIMEOUT_S,
             accel="kvm",
+            qemu=qemu,
             cache=cache,
             keep_log=False,
         )
@@ -862,7 +864,7 @@ def run_script(
     Errors as in ``boot``; the console log that they name is kept in the cache's logs.
     """
     cache = cache or Cache()
-    name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache).name
+    name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache, qemu).name
     machine = Machine(
         accel=name,
         memory=sum(nodes) or (memory if isinstance(memory, int) else parse_memory(memory)),
