@@ -80,7 +80,7 @@ def test_words(machine: Path, capsys: pytest.CaptureFixture[str], cache: Cache) 
         # 93000 / 31 - 120
         "up to 2,880 ",
         "drained: full 3, kswapd 80, stale 4\n",
-        "5 opens for writing, 6 write faults, 2 batches",
+        "5 opens for writing, 6 write faults, 2 folios",
         "155 page table entries were taken away in 10 runs, 15.5 at a time",
         "early_ack, since boot: sent 1,234\n",
         "received 42 shootdown interrupts",

@@ -57,13 +57,13 @@
  *    tlb_gen, as in stock.
  *  - A folio that is unmapped lazily and then not freed (referenced again,
  *    redirtied) is not forgotten. LUF_OWED stays set until it is parked, or is not:
- *    then the lot holds a reference (luf_hold()), dropped when a label that is given
- *    out now is settled. Whoever takes the folio from the page cache meanwhile does not
- *    free it. Where there is no room LUF_KEPT makes try_to_unmap_flush() flush what is
- *    owed. Reclaim calls that while it still has the folio isolated: before it
- *    frees any folio as usual, at the end of each list, as in stock, and before it
- *    puts parked folios into the lot, at the end of the list or when there are
- *    LUF_LIST_MAX: the flushes of those PTEs that were not deferred are done by then.
+ *    then kswapd has the lot hold a reference (luf_hold()), dropped when a label that is
+ *    given out now is settled. Whoever takes the folio from the page cache meanwhile does
+ *    not free it. Else LUF_KEPT makes try_to_unmap_flush() flush what is owed. Reclaim
+ *    calls that while it still has the folio isolated: before it frees any folio as
+ *    usual, at the end of each list, as in stock, and before it puts parked folios into
+ *    the lot, at the end of the list or when there are LUF_LIST_MAX: the flushes of
+ *    those PTEs that were not deferred are done by then.
  *  - Migration unmaps many folios before it moves the first. LUF_MOVING stays
  *    set until all are where they belong. While it is, every source is parked,
  *    whether it was unmapped lazily or not, or freed after a flush
@@ -861,26 +861,39 @@ static bool luf_may_defer_file(struct folio *folio)
 /*
  * @folio was unmapped lazily and is not freed; the caller has it isolated. Who frees it
  * later does not know what it is owed, so the lot keeps a reference until that is
- * settled. Returns false if it has to be flushed instead, for want of room.
+ * settled. Returns false if it has to be flushed instead: for want of room, or if
+ * somebody other than kswapd reclaims, who may want just this folio next, as a memory
+ * cgroup at its limit does.
  */
 static bool luf_hold(struct folio *folio)
 {
 	struct luf_lot *lot = luf_lots[folio_nid(folio)];
+	unsigned int i;
 	bool room;
 	u64 label;
 
 	count_vm_event(LUF_KEPT_FOLIO);
 	if (quell_mutant(LUF_LOSE_KEPT))
 		return true;
+	if (!current_is_kswapd() || folio_test_large(folio))
+		return false;
+	if (READ_ONCE(lot->nr_held) == LUF_HELD_MAX)
+		/* As in luf_ledger_done(). */
+		luf_lot_put_held(lot, smp_load_acquire(&luf.done));
 	/* A full barrier: after all that it is owed. */
 	label = atomic64_inc_return(&luf_clock);
 	spin_lock(&lot->lock);
-	room = lot->nr_held < LUF_HELD_MAX;
+	for (i = 0; i < lot->nr_held; i++)
+		if (lot->held[i].folio == folio)
+			break;
+	room = i < LUF_HELD_MAX;
 	if (room) {
-		folio_get(folio);
-		lot->held[lot->nr_held].folio = folio;
-		lot->held[lot->nr_held].label = label;
-		WRITE_ONCE(lot->nr_held, lot->nr_held + 1);
+		if (i == lot->nr_held) {
+			folio_get(folio);
+			lot->held[i].folio = folio;
+			WRITE_ONCE(lot->nr_held, i + 1);
+		}
+		lot->held[i].label = label;
 		lot->newest = max(lot->newest, label);
 	}
 	spin_unlock(&lot->lock);
@@ -1407,6 +1420,23 @@ void luf_drain_all(void)
 		down_write(&luf_lots[nid]->freeing);
 		up_write(&luf_lots[nid]->freeing);
 	}
+}
+
+/**
+ * luf_let_go - drop the references to folios that reclaim has kept
+ * @failed: folios that could not be migrated, as one of them may be such; may be empty
+ *
+ * May sleep.
+ */
+void luf_let_go(const struct list_head *failed)
+{
+	int nid;
+
+	if (list_empty(failed))
+		return;
+	for_each_node_state(nid, N_MEMORY)
+		if (luf_lots[nid] && READ_ONCE(luf_lots[nid]->nr_held))
+			luf_drain_node(nid, LUF_DRAIN_OTHER, ULONG_MAX);
 }
 
 /* --- Where parked pages are shown ---------------------------------------------- */

@@ -52,6 +52,7 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 			  int highest_zoneidx);
 void luf_drain_for_compact(struct zone *zone);
 void luf_drain_all(void);
+void luf_let_go(const struct list_head *failed);
 
 /*
  * try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. That is never for
@@ -194,6 +195,10 @@ static inline void luf_drain_for_compact(struct zone *zone)
 }
 
 static inline void luf_drain_all(void)
+{
+}
+
+static inline void luf_let_go(const struct list_head *failed)
 {
 }
 
