@@ -402,6 +402,27 @@ def test_qemu_that_crashes_at_boot_is_started_again(guest: Scripted) -> None:
             guest.boot(ended("exited 0"))
 
 
+def test_guest_that_hangs_at_boot_is_started_again(guest: Scripted) -> None:
+    tries, often = guest.rundir / "tries", 1
+    (guest.rundir / "sent").write_bytes(ended("exited 0"))
+
+    def boot() -> machine.GuestResult:
+        script = f"cd {guest.rundir}; echo x >> tries; [ $(wc -l < tries) -gt {often} ] || sleep 60; cat sent > frames"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", script])
+            return machine.boot(
+                machine.Machine(), Path("/k"), machine.Job(("x",)), guest.rundir,
+                cache=guest.cache, timeout=5, boot_timeout=0.5,
+            )  # fmt: skip
+
+    assert boot().exit_code == 0
+    tries.unlink()
+    often = 9
+    with pytest.raises(machine.BootTimeout, match="did not boot within 0.5 s"):
+        boot()
+    assert tries.read_text() == "x\n" * 3
+
+
 def test_qemu_that_crashes_later_is_an_error(guest: Scripted) -> None:
     guest.boot(ended("exited 0"))
     (guest.rundir / "tries").write_text("")
