@@ -350,7 +350,8 @@ _TRACEPOINT = re.compile(r"^TRACE_EVENT\((\w+),", re.M)
 _TRACE = """
 D=/dev/shm/trace; mkdir $D && mount -t tracefs tracefs $D && echo 8192 > $D/buffer_size_kb || exit
 for event in EVENTS; do echo 1 > $(echo $D/events/*/$event/enable) || exit; done
-{ LUF DATA 2 release && EARLY 100; } > /dev/null || exit
+# EARLY clears the buffer before its probe.
+{ EARLY 100 && LUF DATA 2 release; } > /dev/null || exit
 ( EXCLUDE ) > /dev/null || exit
 for event in EVENTS; do
 	# Of each a few: the buffer holds the last ones.
