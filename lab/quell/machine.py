@@ -267,6 +267,9 @@ def guest_program(name: str, cache: Cache) -> Path:
 
 # --- the command line of QEMU -----------------------------------------------
 
+# TCG copies byte by byte where Linux uses ERMS or FSRM (rep movsb): slow, and another CPU sees
+# words half written, as on no processor.
+_TCG_CPU = "max,-erms,-fsrm"
 # What virtme-ng decides and we decide ourselves; each has an argument.
 _OURS = {"-machine", "-M", "-cpu", "-accel", "-chardev", "-serial", "-mon", "-echr", "-append"}
 _OUR_DEVICES = ("virtio-serial", "virtconsole", "virtserialport")
@@ -384,9 +387,9 @@ def command_line(
         # Paravirtual flushing would change the very interrupts that are counted.
         qemu += ["-accel", "kvm", "-cpu", "host,kvm-pv-tlb-flush=off"]
     elif machine.deterministic:
-        qemu += ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max"]
+        qemu += ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", _TCG_CPU]
     else:
-        qemu += ["-accel", "tcg,thread=multi", "-cpu", "max"]
+        qemu += ["-accel", "tcg,thread=multi", "-cpu", _TCG_CPU]
 
     qemu += ["-chardev", f"file,id=console,path={_escape(channels.console)}"]
     qemu += ["-serial", "chardev:console", "-device", "virtio-serial-pci"]

@@ -46,7 +46,7 @@ def line(guest: machine.Machine, **options: object) -> str:
 def test_command_line_under_tcg() -> None:
     text = line(machine.Machine(append=("quell=off", "a=b c")))
     assert "-machine q35" in text and text.count("-machine") == 1
-    assert "-accel tcg,thread=multi -cpu max" in text
+    assert "-accel tcg,thread=multi -cpu max,-erms,-fsrm" in text
     assert "mount_tag=/dev/root" in text and "readonly=on" in text
     assert "init=/c/runner -- /r/job" in text
     assert "cache=loose" in text and "virtme-ng-init" not in text and "quiet" not in text

@@ -540,7 +540,7 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 	return nr_pages;
 }
 
-/* Drop the references to folios whose labels are settled up to @settled. */
+/* Drop the references to folios whose labels are settled up to @settled. May sleep. */
 static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 {
 	struct folio *folios[LUF_HELD_MAX];
@@ -548,6 +548,7 @@ static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 
 	if (!READ_ONCE(lot->nr_held))
 		return;
+	down_read(&lot->freeing);
 	spin_lock(&lot->lock);
 	for (i = 0; i < lot->nr_held; i++) {
 		if (lot->held[i].label <= settled)
@@ -559,6 +560,7 @@ static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 	spin_unlock(&lot->lock);
 	while (nr)
 		folio_put(folios[--nr]);
+	up_read(&lot->freeing);
 }
 
 /*
@@ -635,9 +637,7 @@ static unsigned long luf_release(int nid, u64 settled, unsigned long want)
 	struct luf_lot *lot = luf_lots[nid];
 	LIST_HEAD(list);
 
-	down_read(&lot->freeing);
 	luf_lot_put_held(lot, settled);
-	up_read(&lot->freeing);
 	do {
 		down_read(&lot->freeing);
 		nr_pages = luf_lot_take(lot, settled,

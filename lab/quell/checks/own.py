@@ -92,7 +92,10 @@ def here(cache: Cache, image: Path, **how: Any) -> list[Case]:
             verdicts[0].get(name, stats.SAME) == stats.SAME
             for name in ("flush_requests", "shootdown_ipis", "peak_memory_kb")
         ),
-        f"--here: mapped-read has fewer {fewer.replace('_', ' ')}": verdicts[1].get(fewer) == stats.BETTER,
+        # Per page where its sides took the same time and did different work.
+        f"--here: mapped-read has fewer {fewer.replace('_', ' ')}": stats.BETTER in (
+            verdicts[1].get(fewer), verdicts[1].get(f"{fewer}_per_pages")
+        ),
         "--here: switches are back after a crash": "crash 139 back\n" in ends,
         "--here: switches are back after SIGTERM": "TERM 130 back 0" in ends,
         "--here: switches are back after Ctrl-C": "INT 130 back 0" in ends,

@@ -301,6 +301,27 @@ static void luf_lot_held_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
+/* What cannot be migrated may be a folio that is held: it is let go, whatever it is owed. */
+static void luf_let_go_test(struct kunit *test)
+{
+	struct folio *folio;
+	struct luf_lot *lot;
+	LIST_HEAD(failed);
+
+	folio = luf_test_folio(test, &failed, 0);
+	lot = luf_lots[folio_nid(folio)];
+	folio_get(folio);
+	spin_lock(&lot->lock);
+	lot->newest = atomic64_inc_return(&luf_clock);
+	lot->held[lot->nr_held].folio = folio;
+	lot->held[lot->nr_held].label = lot->newest;
+	WRITE_ONCE(lot->nr_held, lot->nr_held + 1);
+	spin_unlock(&lot->lock);
+	luf_let_go(&failed);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
+	luf_test_put(&failed);
+}
+
 /* Nothing leaves before its label is settled; the rest stays. */
 static void luf_lot_label_test(struct kunit *test)
 {
@@ -463,6 +484,7 @@ static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_ledger_covered_test),
 	KUNIT_CASE(luf_lot_count_test),
 	KUNIT_CASE(luf_lot_held_test),
+	KUNIT_CASE(luf_let_go_test),
 	KUNIT_CASE(luf_lot_label_test),
 	KUNIT_CASE(luf_lot_order_test),
 	KUNIT_CASE(luf_lot_limit_test),

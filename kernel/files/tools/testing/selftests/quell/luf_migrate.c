@@ -68,7 +68,7 @@ static void *read_all(void *arg)
 			bool changed = atomic_load(&r->changed);
 			uint64_t v = r->map[i * PAGE / 8];
 
-			if (v != OLD && v != NEW)
+			if (!changing(v, OLD, NEW))
 				atomic_fetch_add(&r->wrong, 1);
 			else if (changed && v == OLD)
 				atomic_fetch_add(&r->stale, 1);

@@ -48,6 +48,19 @@
 
 static int tap_count, tap_failed;
 
+/*
+ * Is @value a word that is just being changed from @from to @to? Linux may copy byte by
+ * byte (rep movsb), and then a reader may see some of both.
+ */
+static inline bool changing(uint64_t value, uint64_t from, uint64_t to)
+{
+	for (int i = 0; i < 64; i += 8)
+		if ((uint8_t)(value >> i) != (uint8_t)(from >> i) &&
+		    (uint8_t)(value >> i) != (uint8_t)(to >> i))
+			return false;
+	return true;
+}
+
 /* A test that cannot be had without @why. */
 static inline void tap_skip(const char *why, const char *fmt, ...)
 {
