@@ -11,10 +11,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from quell import procfs
 from quell.frames import Frames, FramesError
 
 Number = int | float
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,38 +57,6 @@ HARDWARE = (
 )  # fmt: skip
 INSTRUCTIONS = Metric("guest_instructions", "guest instructions")
 KNOWN = {m.name: m for m in (*METRICS, *EXTRAS, *HARDWARE, INSTRUCTIONS)}
-
-
-def parse_vmstat(text: str) -> dict[str, int]:
-    """/proc/vmstat: a counter a line."""
-    found = re.findall(r"^(\S+) (-?\d+)$", text, re.MULTILINE)
-    if len(found) != len(text.splitlines()):
-        raise FramesError("the guest's /proc/vmstat is damaged")
-    return {name: int(value) for name, value in found}
-
-
-def parse_interrupts(text: str, label: str) -> int:
-    """The line ``label`` of /proc/interrupts, summed over all CPUs."""
-    cpus = len(text.partition("\n")[0].split())
-    match = re.search(rf"^ *{label}:(.*)$", text, re.MULTILINE)
-    if not match:
-        raise FramesError(f"the guest's /proc/interrupts has no line {label}")
-    counts = match[1].split()[:cpus]
-    if len(counts) < cpus or not all(c.isdigit() for c in counts):
-        raise FramesError(f"the line {label} of the guest's /proc/interrupts is damaged")
-    return sum(map(int, counts))
-
-
-def parse_kswapd(text: str) -> int:
-    """CPU time of all kswapd threads in clock ticks, from their /proc/PID/stat lines."""
-    ticks = 0
-    for line in text.splitlines():
-        # The name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
-        fields = line.rpartition(")")[2].split()
-        if len(fields) < 13:
-            raise FramesError("the guest's /proc/PID/stat of kswapd is damaged")
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks
 
 
 @dataclass(frozen=True)
@@ -151,7 +122,13 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
 
     A counter that is missing is a FramesError, rather than 0; with ``lenient`` its figure is left out.
     """
-    before, after = (parse_vmstat(frames.text(f"{when}/vmstat")) for when in ("before", "after"))
+    def both(name: str, read: Callable[[str], T]) -> tuple[T, T]:
+        try:
+            return read(frames.text(f"before/{name}")), read(frames.text(f"after/{name}"))
+        except ValueError as error:
+            raise FramesError(f"the guest's {name} is damaged: {error}") from error
+
+    before, after = both("vmstat", procfs.vmstat)
     result = frames.values("result")
 
     def delta(*names: str) -> int:
@@ -166,12 +143,12 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
             raise FramesError(f"the guest did not report {name}")
         return int(result[name])
 
-    def of_section(name: str, parse: Callable[[str], int]) -> int:
-        first, last = (parse(frames.text(f"{when}/{name}")) for when in ("before", "after"))
+    def of_section(name: str, read: Callable[[str], int]) -> int:
+        first, last = both(name, read)
         return last - first
 
     sources: dict[str, Callable[[], Number]] = {
-        "shootdown_ipis": lambda: of_section("interrupts", lambda text: parse_interrupts(text, "TLB")),
+        "shootdown_ipis": lambda: of_section("interrupts", lambda text: sum(procfs.interrupts(text, "TLB").values())),
         "flush_requests": lambda: delta("nr_tlb_remote_flush"),
         "minor_faults": lambda: number("minflt"),
         "major_faults": lambda: number("majflt"),
@@ -193,7 +170,7 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
     if deterministic:
         # At shift=0 the guest's clock advances by 1 ns for each instruction.
         metrics["guest_instructions"] = number("elapsed_ns")
-    kswapd_s = of_section("kswapd", parse_kswapd) / int(frames.values("guest").get("hz", "100"))
+    kswapd_s = of_section("kswapd", procfs.ticks) / int(frames.values("guest").get("hz", "100"))
     extras: dict[str, Number] = {"kswapd_s": kswapd_s, "file_pages_reclaimed": delta("pgsteal_file")}
     if stolen := delta("pgsteal_kswapd"):
         extras["kswapd_us_per_page"] = round(kswapd_s * 1e6 / stolen, 3)
@@ -204,6 +181,5 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
         extras["pages_demoted"] = delta(*demoted)
     extras |= {name: after[name] - before.get(name, 0) for name in after if _EXTRA_COUNTERS.match(name)}
     status, code, _ = frames.status
-    return Sample(
-        metrics, extras, parse_figures(stdout), code if status == "exited" else 128 + code, parse_same(stdout)
-    )
+    code += 128 * (status != "exited")
+    return Sample(metrics, extras, parse_figures(stdout), code, parse_same(stdout))

@@ -24,7 +24,6 @@ from quell.sides import Side
 # The name of the user's own command among the comparisons, and its guest by default.
 OWN_COMMAND = "command"
 OWN_MEMORY, OWN_CPUS = 1 << 30, 2
-_SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -249,14 +248,13 @@ def _check_same(
 ) -> None:
     """QuellError unless ``run`` repeats the first run's ``same`` lines."""
     name, first = next(((name, made[0]) for name, made in samples.items() if made), (side.name, run))
-    number = len(samples[side.name]) + 1
+    runs = f"run 1 on side {name}", f"run {len(samples[side.name]) + 1} on side {side.name}"
     for key in sorted({*first.same, *run.same}):
         one, other = (sample.same.get(key, "nothing") for sample in (first, run))
         if one != other:
             raise QuellError(
-                f"{key} should be the same in every run, but run 1 on side {name} "
-                f"and run {number} on side {side.name} differ",
-                detail=f"{name} 1: {one[:_SHOWN_CHARACTERS]}\n{side.name} {number}: {other[:_SHOWN_CHARACTERS]}",
+                f"{key} should be the same in every run, but {' and '.join(runs)} differ",
+                detail="\n".join(f"{who}: {text[:300]}" for who, text in zip(runs, (one, other), strict=True)),
                 log=rundir / "stdout",
             )
 

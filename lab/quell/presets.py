@@ -16,6 +16,8 @@ from quell.errors import QuellError, UsageError
 Claim = tuple[str, str, float]  # the figure, a kind as in the head of figures.toml, the bound or 0
 _CLAIM = re.compile(r"(\S+) (?:(<=|>=|\+-) ([\d.]+)|(not worse|same))")
 _FOLDER = Path(__file__).parent
+# Before the name of a group: the same with the classic LRU, by this setting.
+_CLASSIC = ("classic-", "/sys/kernel/mm/lru_gen/enabled=0")
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class Preset:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The entries of a TOML file; QuellError when it cannot be read or is no TOML."""
+    """The tables of a TOML file; QuellError when it cannot be read or is no TOML."""
     try:
-        return tomllib.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        return {name: dict(table) for name, table in tomllib.loads(file.read_text()).items()}
+    except (OSError, TypeError, ValueError) as error:
         raise QuellError(f"{file} cannot be used: {error}") from error
 
 
@@ -51,9 +53,12 @@ def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
     """The preset ``name`` of presets.toml; QuellError naming the fault in the file."""
     tables = read_toml(path)
     try:
-        given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[name].get("like", name)], **tables[name]}
-        given.pop("like", None)
+        plain = name.removeprefix(_CLASSIC[0])
+        given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[plain].get("like", plain)], **tables[plain]}
         given |= given.pop("measure", {})
+        given = {key: value for key, value in given.items() if key not in ("like", "classic")}
+        if name != plain:
+            given["sides"] = [f"{side},{_CLASSIC[1]}" for side in given["sides"]]
         if unknown := sorted(given.keys() - Preset.__annotations__.keys()):
             raise QuellError(f"there is no field {unknown[0]}")
         given |= {key: tuple(given.get(key, ())) for key in ("workloads", "cpus")}
@@ -83,7 +88,8 @@ def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterat
 
 def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> list[Preset]:
     """The groups of figures.toml, all or the named ones (each may be a comma list)."""
-    known, wanted = read_toml(path), sides.names(names)
+    tables, wanted = read_toml(path), sides.names(names)
+    known = [*tables, *(_CLASSIC[0] + name for name in tables if "classic" in tables[name])]
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"there is no group '{unknown[0]}' of figures; they are: {', '.join(known)}")
     return [load(name, path) for name in wanted or known]

@@ -21,8 +21,6 @@ from quell.paths import Cache, require_space, write_atomic
 # Raised with every change that a reader of the old form would misread.
 SCHEMA = "quell.results/2"
 FILE = "result.json"
-# Files of earlier versions; nothing reads them any more.
-_OLD_FILES = ("ladder.json", "sizes.json")
 
 TIMES = {
     "kvm": "times are those of this machine's CPU",
@@ -95,10 +93,8 @@ def load(path: Path) -> dict[str, Any]:
 
     ResultError when the file cannot be read, is no result, is damaged, or is of another version.
     """
-    file = path / FILE if path.is_dir() else path
-    for name in _OLD_FILES:
-        if file.name == name or (not file.exists() and (path / name).exists()):
-            raise ResultError(f"{path} was kept by an older quell, which wrote {name}; measure again")
+    # A folder of an earlier version has ladder.json or sizes.json.
+    file = next(iter(sorted(path.glob("*.json"))), path / FILE) if path.is_dir() else path
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         json.dumps(found, allow_nan=False)

@@ -78,8 +78,7 @@ def parse(text: str) -> Side:
             raise UsageError(f"side {name}: '{parameter}' is neither a kernel parameter nor a setting such as /sys/kernel/mm/lru_gen/enabled=0")
     if kernel not in KERNELS:
         if not Path(kernel).is_dir():
-            known = "write stock, quell or the folder of a Linux tree"
-            raise UsageError(f"side {name}: there is no kernel '{kernel}'; {known}")
+            raise UsageError(f"side {name}: there is no kernel '{kernel}': write stock, quell or a Linux tree's folder")
         kernel = str(Path(kernel).absolute())
     side = Side(name, kernel, tuple(parameters))
     switches(side)

@@ -114,13 +114,6 @@ def test_signal_becomes_an_exit_code() -> None:
     assert counters.sample(parse_frames(resend(frames, result=result))).exit_code == 139
 
 
-def test_kswapd_with_a_strange_name() -> None:
-    line = "38 (k) s (d 0) S 2 0 0 0 -1 0 0 0 0 0 7 5 0 0 20 0 1 0\n"
-    assert counters.parse_kswapd(line * 2) == 24
-    with pytest.raises(FramesError):
-        counters.parse_kswapd("38 (kswapd0) S 2\n")
-
-
 def test_figures_that_are_none() -> None:
     for value in ("fast", "nan", "inf", "1e305", "-1e-200"):
         with pytest.raises(FramesError, match="no number"):

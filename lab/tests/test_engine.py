@@ -40,7 +40,7 @@ def test_what_should_be_the_same(tmp_path: Path) -> None:
         "workload b, side quell: output should be the same in every run, but run 1 on side stock "
         "and run 2 on side quell differ"
     )
-    assert caught.value.detail == "stock 1: 7:f00d\nquell 2: 7:beef"
+    assert caught.value.detail == "run 1 on side stock: 7:f00d\nrun 2 on side quell: 7:beef"
     # The user's own command may print what it likes.
     assert engine.measure([plan("b", own=True)], SIDES, 2, FakePlace(answer), tmp_path / "own")
 

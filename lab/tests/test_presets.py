@@ -38,7 +38,7 @@ def test_sides() -> None:
     (["a=stock"], "give --side again"),
     (["stock", "b=quell"], "--side should be NAME=KERNEL"),
     (["a=", "b=quell"], "--side should be NAME=KERNEL"),
-    (["a=nosuch", "b=quell"], "there is no kernel 'nosuch'; write stock, quell or the folder"),
+    (["a=nosuch", "b=quell"], "there is no kernel 'nosuch': write stock, quell or a Linux tree"),
     (["a=quell,quell=-lfu", "b=quell"], "quell= knows no '-lfu'"),
     (["a=quell,x y=1", "b=quell"], "'x y=1' is neither a kernel parameter nor"),
 ])  # fmt: skip
@@ -87,7 +87,7 @@ WORK = '[t]\nsource = "s"\nconditions = "c"\nworkload = "zap"\nfigure = "elapsed
     (presets.groups, '[a]\nmeasure = { runs = 3 }\nclaims = ["elapsed_s not worse"]', "needs 4 runs"),
     (presets.groups, '[a]\nsides = ["a=b"]', "no kernel 'b'"),
     (presets.groups, '[a]\nlike = "b"', "a cannot be used: 'b'"),
-    (presets.groups, "a = 3", "a cannot be used"),
+    (presets.groups, "a = 3", "toml cannot be used"),
     (presets.groups, "[a", "toml cannot be used"),
     (published.load, f'{WORK}rungs = ["nosuch", "quell"]\na = {{ ratio = 1 }}', "a names the unknown rung nosuch"),
     (published.load, f'{WORK}rungs = ["stock", "quell"]\na = {{ ratio = 1 }}\n[u]\na = {{}}', "a is there twice"),
@@ -159,12 +159,14 @@ def test_the_projects_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         return result(flush_requests=(HIGH, LOW), shootdown_ipis=(HIGH, LOW)), Path("/kept")
 
     monkeypatch.setattr(engine, "compare", compare)
-    assert cli.main(["figures", "luf-4cpus", "--json"]) == 1
-    assert (asked[0].cpus, asked[0].memory, asked[0].runs) == ((4,), 256 << 20, 3)
+    assert cli.main(["figures", "luf-cpus", "--json"]) == 1
+    assert (asked[0].cpus, asked[0].memory, asked[0].runs) == ((4, 8), 256 << 20, 3)
     rows = json.loads(capsys.readouterr().out)
     assert rows["schema"] == figures.SCHEMA and not any(row["holds"] for row in rows["figures"])
-    assert cli.main(["figures", "luf-4cpus"]) == 1
+    assert cli.main(["figures", "luf-cpus"]) == 1
     assert "0 of 2 figures hold" in capsys.readouterr().out
+    assert cli.main(["figures", "classic-luf-256M"]) == 1
+    assert [side.settings for side in asked[-1].sides] == [{"/sys/kernel/mm/lru_gen/enabled": "0"}] * 2
     assert cli.main(["figures", "nosuch"]) == 2
     assert "they are: luf-1G" in capsys.readouterr().err
 

@@ -252,7 +252,7 @@ def test_the_newest_of_each_and_named_ones(cache: Cache) -> None:
     ("name", "change", "says"),
     [
         ("result.json", {"schema": "quell.results/1"}, "has the form quell.results/1 of another version"),
-        ("ladder.json", {"schema": "quell.ladder/1"}, "was kept by an older quell, which wrote ladder.json"),
+        ("ladder.json", {"schema": "quell.ladder/1"}, "has the form quell.ladder/1 of another version"),
         ("result.json", {"schema": "quell.figures/2"}, "is no result of quell compare"),
         ("result.json", {"environment": {}}, "is damaged: Object missing required field `date`"),
         ("result.json", {"sides": samples.ladder()["sides"]}, "its figures are not those of its sides"),

@@ -64,9 +64,9 @@ def test_what_is_rejected(tmp_path: Path) -> None:
     old.mkdir()
     with pytest.raises(results.ResultError, match="cannot be read"):
         results.load(old)
-    (old / "ladder.json").write_text("{}")
+    (old / "ladder.json").write_text('{"schema": "quell.ladder/1"}')
     for path in (old, old / "ladder.json"):
-        with pytest.raises(results.ResultError, match="older quell, which wrote ladder.json; measure again"):
+        with pytest.raises(results.ResultError, match="the form quell.ladder/1 of another version"):
             results.load(path)
 
 

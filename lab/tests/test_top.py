@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from quell import cli
+from quell import cli, procfs
 from quell.commands import top
 from quell.errors import UsageError
 from quell.paths import repo_root
-from quell.top import sample, sources, tracefs
+from quell.top import sources, tracefs
 from quell.top.sample import Task
 
 DATA = Path(__file__).parent / "data"
@@ -209,7 +209,10 @@ def test_bpf_script() -> None:
 
 
 def test_no_shootdowns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "read_interrupts", lambda text: None)
+    def none(text: str, label: str) -> dict[int, int]:
+        raise ValueError
+
+    monkeypatch.setattr(procfs, "interrupts", none)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(UsageError, match="arm64"), ExitStack() as stack:
         sources.choose("auto", 1, stack)

@@ -13,30 +13,9 @@ from quell.top.sample import Event, Snapshot, Task, Timing
 
 DATA = Path(__file__).parent / "data"
 
-INTERRUPTS = """\
-            CPU0       CPU2
-   0:         44          0   IO-APIC   2-edge      timer
- TLB:     115842     140157   TLB shootdowns
-"""
-
-
-def test_interrupts() -> None:
-    assert sample.read_interrupts(INTERRUPTS) == {0: 115842, 2: 140157}
-
-
-@pytest.mark.parametrize("text", ["", "  CPU0\n 0: 1 timer\n", " CPU0\nIPI0: 2 Rescheduling\n"])
-def test_no_interrupts(text: str) -> None:
-    assert sample.read_interrupts(text) is None
-
 
 def test_difference_wraps_and_grows() -> None:
     assert sample.difference({0: 5, 1: 9}, {0: 2**32 - 5}) == {0: 10, 1: 9}
-
-
-def test_vmstat() -> None:
-    text = "nr_free_pages 1\npgsteal_file 70\npgsteal_anon 30\nnr_tlb_remote_flush 4\n"
-    wanted = {"pgsteal_file": 70, "pgsteal_anon": 30, "nr_tlb_remote_flush": 4}
-    assert sample.read_vmstat(text) == wanted
 
 
 def test_trace_pipe() -> None:

@@ -100,28 +100,9 @@ class Snapshot:
         self.lost += other.lost
 
 
-def read_interrupts(text: str) -> Counter[int] | None:
-    """/proc/interrupts' TLB line by CPU number; None where there is none (no x86, or one CPU)."""
-    lines = text.splitlines()
-    cpus = [int(word[3:]) for word in lines[0].split() if word.startswith("CPU")] if lines else []
-    for line in lines[1:]:
-        name, _, rest = line.strip().partition(":")
-        if name == "TLB":
-            # Counter() would drop nothing, but "+" does: zeroes are CPUs, too.
-            return Counter(dict(zip(cpus, map(int, rest.split()[: len(cpus)]), strict=True)))
-    return None
-
-
 def difference(after: Mapping[int, int], before: Mapping[int, int]) -> Counter[int]:
     """By CPU; one that came meanwhile starts at 0, and its 32-bit counter may have wrapped."""
     return Counter({cpu: (count - before.get(cpu, 0)) % (1 << 32) for cpu, count in after.items()})
-
-
-def read_vmstat(text: str) -> Counter[str]:
-    """Those of /proc/vmstat that say what reclaim took, and flush counts where they are kept."""
-    wanted = ("nr_tlb_remote_flush", "pgsteal_file", "pgsteal_anon")
-    rows = (line.split() for line in text.splitlines())
-    return Counter({row[0]: int(row[1]) for row in rows if len(row) == 2 and row[0] in wanted})
 
 
 # comm may hold anything, even " [001] "; the first that fits from the left is the kernel's.

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from quell import proc
+from quell import proc, procfs
 from quell.errors import UsageError
 from quell.prereq import which
 from quell.top import sample
@@ -118,19 +118,19 @@ class Source:
 
 
 def _interrupts() -> Counter[int]:
-    found = sample.read_interrupts(Path("/proc/interrupts").read_text())
-    if found is None:
+    try:
+        return Counter(procfs.interrupts(Path("/proc/interrupts").read_text(), "TLB"))
+    except ValueError as error:
         if platform.machine() not in ("x86_64", "i686", "i386"):
             raise UsageError(
                 f"this kernel ({platform.machine()}) counts no TLB shootdowns: where the hardware "
                 "broadcasts flushes, as on arm64, no CPU is interrupted, and Quell has nothing to mend"
-            )
-        raise UsageError("/proc/interrupts has no TLB line: this kernel is built for one CPU")
-    return found
+            ) from error
+        raise UsageError("/proc/interrupts has no TLB line: this kernel is built for one CPU") from error
 
 
 def _vmstat() -> Counter[str]:
-    return sample.read_vmstat(Path("/proc/vmstat").read_text())
+    return Counter(procfs.vmstat(Path("/proc/vmstat").read_text()))
 
 
 class Counters(Source):
