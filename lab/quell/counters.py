@@ -46,7 +46,8 @@ EVENTS = frozenset(metric.name for metric in METRICS if not metric.unit)
 EXTRAS = (
     Metric("kswapd_s", "kswapd", "s", False),
     Metric("kswapd_us_per_page", "kswapd per page it reclaimed", "us", False),
-    Metric("pages_demoted", "pages demoted"), Metric("file_pages_reclaimed", "pages of files reclaimed"),
+    Metric("pages_demoted", "pages demoted"), Metric("pages_promoted", "pages promoted"),
+    Metric("file_pages_reclaimed", "pages of files reclaimed"),
     Metric("shootdown_ipis_per_s", "shootdown IPIs per s", "1/s", False),
 )  # fmt: skip
 # Counted by the processor: in guests under KVM, and on this machine.
@@ -176,9 +177,10 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
         extras["kswapd_us_per_page"] = round(kswapd_s * 1e6 / stolen, 3)
     if metrics.get("elapsed_s") and "shootdown_ipis" in metrics:
         extras["shootdown_ipis_per_s"] = round(metrics["shootdown_ipis"] / metrics["elapsed_s"], 3)
-    # Moved by reclaim to a slower memory tier; a kernel without NUMA has no such counters.
-    if demoted := [name for name in after if name.startswith("pgdemote_")]:
-        extras["pages_demoted"] = delta(*demoted)
+    # Moved to a slower memory tier by reclaim, and back by NUMA balancing; a kernel may have neither.
+    for figure, prefix in ("pages_demoted", "pgdemote_"), ("pages_promoted", "pgpromote_success"):
+        if moved := [name for name in after if name.startswith(prefix)]:
+            extras[figure] = delta(*moved)
     extras |= {name: after[name] - before.get(name, 0) for name in after if _EXTRA_COUNTERS.match(name)}
     status, code, _ = frames.status
     code += 128 * (status != "exited")

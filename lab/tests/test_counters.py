@@ -49,6 +49,19 @@ def test_recorded_guest() -> None:
     assert sample.same == {"out": "7: a b"}
 
 
+def test_moves_between_tiers() -> None:
+    frames = parse_frames(RECORDED)
+    text = frames.sections["after/vmstat"].decode()
+    assert "pgpromote" not in text and "pages_promoted" not in counters.sample(frames).extras
+    for when, counts in ("before", (1, 2, 3, 90)), ("after", (10, 20, 30, 99)):
+        names = ("pgpromote_success", "pgdemote_kswapd", "pgdemote_direct", "pgpromote_candidate")
+        lines = "".join(f"{name} {count}\n" for name, count in zip(names, counts, strict=True))
+        kept = "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("pgdemote"))
+        frames.sections[f"{when}/vmstat"] = (kept + lines).encode()
+    moved = counters.sample(frames).extras
+    assert (moved["pages_promoted"], moved["pages_demoted"]) == (9, 45)
+
+
 def test_instructions_only_when_deterministic() -> None:
     frames = parse_frames(RECORDED)
     assert "guest_instructions" not in counters.sample(frames).metrics

@@ -1,32 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tiering: a working set larger than the fast memory node, whose cold pages the
- * kernel moves to a slow node (demotion) while threads on all CPUs read them.
- * Every batch of pages that is moved owes those CPUs a TLB flush.
+ * tiering: data larger than the fast memory node, and a hot set that moves over it.
+ * Linux moves hot pages to the fast node (promotion) and cold pages to a slow node
+ * (demotion), while threads on all CPUs read the hot ones. Every batch of pages that
+ * is demoted owes those CPUs a TLB flush.
  *
- * The program is bound to the fast node, node 0 (MPOL_BIND): every page is
- * allocated there, and there is room only because others are moved away. The
- * slow node, node 1, has no CPUs and holds all that is moved, so that nothing is
- * reclaimed and the flushes are those of migration.
+ * The program is bound to the fast node, node 0 (MPOL_BIND): every page is allocated
+ * there, and there is room only because others are moved away. The slow node, node 1,
+ * has no CPUs and holds all that is moved, so that nothing is reclaimed and the
+ * flushes are those of migration.
  *
- * A round: fill anonymous memory, then fork. The child's threads read the
- * anonymous memory, which since the fork is mapped read-only, and a mapped
- * file, and check every page. Child, anonymous memory and page cache go before
+ * The data are anonymous memory, filled and then read-only, and a file, in the same
+ * proportion everywhere. The file is mapped privately and writable, but never written
+ * to: NUMA balancing leaves out read-only mappings of files. The threads read the hot
+ * set again and again and check every page. It moves on by its own size as soon as
+ * nearly all of it is on the fast node. In a round it first moves over all of the data:
+ * its pages come from the disk to the fast node, and push others away. Then it is back
+ * at the beginning, where its pages have to be promoted. Memory and page cache go before
  * the next round.
  */
 #define WORKLOAD "tiering"
 #include "../mapped-file.h"
 #include <linux/mempolicy.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define THREADS		2
 #define FAST_NODE	0
 #define SLOW_NODE	1
+#define POLL_NS		50000000
+/* Of so many pages the place of one is looked up. */
+#define SAMPLE		16
+#define HOT_SHARE	0.9
+/* For one move of the hot set. */
+#define PATIENCE_NS	(120 * NSEC_PER_SEC)
 
 static struct file_set set = { .files = 1 };
 static uint64_t *anonymous;
 static uint64_t anonymous_pages;
+/* In pages of the file. */
+static uint64_t hot_pages;
+static _Atomic uint64_t hot_first;
+static atomic_int done;
 
 /* Anonymous pages must not look like the file's. */
 static uint64_t anonymous_name(uint64_t page)
@@ -34,7 +49,14 @@ static uint64_t anonymous_name(uint64_t page)
 	return page | 1ULL << 63;
 }
 
-static unsigned long long demoted(void)
+/* The anonymous page that belongs to a page of the file. */
+static uint64_t anonymous_of(uint64_t page)
+{
+	return page * anonymous_pages / set.pages;
+}
+
+/* The sum of the counters whose names begin so. */
+static unsigned long long vmstat(const char *prefix)
 {
 	unsigned long long all = 0, one;
 	FILE *f = fopen("/proc/vmstat", "re");
@@ -43,7 +65,8 @@ static unsigned long long demoted(void)
 	if (!f)
 		die("Cannot read /proc/vmstat: %s.", strerror(errno));
 	while (fgets(line, sizeof(line), f))
-		if (sscanf(line, "pgdemote_%*s %llu", &one) == 1)
+		if (!strncmp(line, prefix, strlen(prefix)) &&
+		    sscanf(line, "%*s %llu", &one) == 1)
 			all += one;
 	fclose(f);
 	return all;
@@ -53,55 +76,62 @@ static void bind_to_fast_node(void)
 {
 	unsigned long nodes = 1UL << FAST_NODE;
 
-	if (syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, sizeof(nodes) * 8))
+	if (syscall(SYS_set_mempolicy, MPOL_BIND | MPOL_F_NUMA_BALANCING, &nodes,
+		    sizeof(nodes) * 8))
 		die("Cannot bind memory to node %d: %s.", FAST_NODE,
 		    strerror(errno));
 }
 
-/* In the same proportion of the anonymous pages as of the file's. */
-static void read_page(uint64_t page, uint64_t *next)
+static void *read_hot(void *arg)
 {
-	check_page(&set, page);
-	if (page * anonymous_pages / set.pages != *next) {
-		*next = page * anonymous_pages / set.pages;
-		check_words(anonymous + *next * WORDS_PER_PAGE,
-			    anonymous_name(*next));
+	uint64_t start = hot_pages * (uintptr_t)arg / THREADS;
+
+	while (!done) {
+		uint64_t first = hot_first, next = -1ULL;
+
+		for (uint64_t i = 0; i < hot_pages; i++) {
+			uint64_t page = first + (start + i) % hot_pages;
+
+			check_page(&set, page);
+			if (anonymous_of(page) == next)
+				continue;
+			next = anonymous_of(page);
+			check_words(anonymous + next * WORDS_PER_PAGE,
+				    anonymous_name(next));
+		}
 	}
-}
-
-static void *read_all(void *arg)
-{
-	uint64_t first = set.pages * (uintptr_t)arg / THREADS, next = -1ULL;
-
-	for (uint64_t i = first; i < set.pages; i++)
-		read_page(i, &next);
-	for (uint64_t i = 0; i < first; i++)
-		read_page(i, &next);
 	return NULL;
 }
 
-static void read_in_child(void)
+/* The part of the hot set's pages that is on the fast node, from a sample. */
+static double hot_share(void)
 {
-	pthread_t threads[THREADS];
-	pid_t pid = fork();
-	int status;
+	uint64_t count = 0, found = 0;
+	void *at[2];
+	int node[2];
 
-	if (pid < 0)
-		die("Cannot fork: %s.", strerror(errno));
-	if (!pid) {
-		map_set(&set, PROT_READ, MAP_SHARED);
-		for (uintptr_t i = 0; i < THREADS; i++)
-			start_thread(&threads[i], read_all, (void *)i);
-		for (int i = 0; i < THREADS; i++)
-			pthread_join(threads[i], NULL);
-		_exit(0);
+	for (uint64_t i = 0; i < hot_pages; i += SAMPLE, count += 2) {
+		at[0] = set.words + (hot_first + i) * WORDS_PER_PAGE;
+		at[1] = anonymous + anonymous_of(hot_first + i) * WORDS_PER_PAGE;
+		if (syscall(SYS_move_pages, 0, 2, at, NULL, node, 0))
+			die("Cannot see where pages are: %s.", strerror(errno));
+		found += (node[0] == FAST_NODE) + (node[1] == FAST_NODE);
 	}
-	if (waitpid(pid, &status, 0) != pid)
-		die("Cannot wait for a child: %s.", strerror(errno));
-	if (WIFSIGNALED(status))
-		die("A child was ended by signal %d.", WTERMSIG(status));
-	if (status)
-		exit(1);	/* it has said why */
+	return (double)found / (double)count;
+}
+
+static void move_hot_set(uint64_t first)
+{
+	const struct timespec poll = { .tv_nsec = POLL_NS };
+	uint64_t start = now_ns();
+
+	hot_first = first;
+	while (hot_share() < HOT_SHARE) {
+		if (now_ns() - start > PATIENCE_NS)
+			die("Only %.0f %% of the hot pages are on node %d.",
+			    hot_share() * 100, FAST_NODE);
+		nanosleep(&poll, NULL);
+	}
 }
 
 static void drop_page_cache(void)
@@ -117,40 +147,63 @@ static void drop_page_cache(void)
 	close(fd);
 }
 
-static void run(uint64_t rounds, uint64_t anonymous_bytes)
+/* The hot set has @places places, and is at the first @again of them a second time. */
+static void run_round(uint64_t places, uint64_t again)
 {
-	unsigned long long before = demoted(), moved;
+	uint64_t anonymous_bytes = anonymous_pages * PAGE_BYTES;
+	pthread_t threads[THREADS];
+
+	anonymous = map_anonymous(anonymous_bytes);
+	madvise(anonymous, anonymous_bytes, MADV_NOHUGEPAGE);
+	for (uint64_t i = 0; i < anonymous_pages; i++)
+		fill_page(anonymous + i * WORDS_PER_PAGE, anonymous_name(i));
+	if (mprotect(anonymous, anonymous_bytes, PROT_READ))
+		die("Cannot make memory read-only: %s.", strerror(errno));
+	map_set(&set, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+	hot_pages = set.pages / places;
+	done = 0;
+	for (uintptr_t i = 0; i < THREADS; i++)
+		start_thread(&threads[i], read_hot, (void *)i);
+	for (uint64_t i = 0; i < places + again; i++)
+		move_hot_set(i % places * hot_pages);
+	done = 1;
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	munmap(anonymous, anonymous_bytes);
+	munmap(set.words, set.pages * PAGE_BYTES);
+	drop_page_cache();
+}
+
+static void run(uint64_t rounds, uint64_t places, uint64_t again)
+{
+	unsigned long long demoted = vmstat("pgdemote_"), promoted = vmstat("pgpromote_success");
 	uint64_t start = now_ns();
 
 	bind_to_fast_node();
-	anonymous_pages = anonymous_bytes / PAGE_BYTES;
-	for (uint64_t round = 0; round < rounds; round++) {
-		anonymous = map_anonymous(anonymous_bytes);
-		madvise(anonymous, anonymous_bytes, MADV_NOHUGEPAGE);
-		for (uint64_t i = 0; i < anonymous_pages; i++)
-			fill_page(anonymous + i * WORDS_PER_PAGE,
-				  anonymous_name(i));
-		read_in_child();
-		munmap(anonymous, anonymous_bytes);
-		drop_page_cache();
-	}
-	moved = demoted() - before;
-	if (!moved)
-		die("Nothing was moved to node %d: it must be a lower memory tier (CONFIG_ACPI_HMAT).",
-		    SLOW_NODE);
-	figure("ns_per_page_moved", (double)(now_ns() - start) / (double)moved,
+	for (uint64_t round = 0; round < rounds; round++)
+		run_round(places, again);
+	demoted = vmstat("pgdemote_") - demoted;
+	promoted = vmstat("pgpromote_success") - promoted;
+	if (!demoted || !promoted)
+		die("%llu pages were moved to node %d and %llu back: it must be a lower memory tier (CONFIG_ACPI_HMAT).",
+		    demoted, SLOW_NODE, promoted);
+	figure("ns_per_page_moved", (double)(now_ns() - start) / (double)(demoted + promoted),
 	       "ns");
 }
 
 int main(int argc, char **argv)
 {
-	uint64_t rounds = 1, anonymous_bytes = 64 << 20;
+	uint64_t rounds = 3, places = 16, again = 3, anonymous_bytes = 64 << 20;
 	int i = 1;
 
 	make_if_asked(argc, argv);
 	for (; i + 1 < argc && argv[i][0] == '-'; i += 2) {
 		if (!strcmp(argv[i], "--rounds"))
 			rounds = parse_number("--rounds", argv[i + 1], 1, 1000000);
+		else if (!strcmp(argv[i], "--places"))
+			places = parse_number("--places", argv[i + 1], 2, 1000);
+		else if (!strcmp(argv[i], "--again"))
+			again = parse_number("--again", argv[i + 1], 1, 1000000);
 		else if (!strcmp(argv[i], "--anonymous"))
 			anonymous_bytes = parse_number("--anonymous", argv[i + 1],
 						       PAGE_BYTES, 1ULL << 50);
@@ -159,8 +212,9 @@ int main(int argc, char **argv)
 	}
 	if (i + 1 != argc || argv[i][0] == '-')
 		die("usage: " WORKLOAD " --make PATH BYTES, or " WORKLOAD
-		    " [--rounds N] [--anonymous BYTES] PATH");
+		    " [--rounds N] [--places N] [--again N] [--anonymous BYTES] PATH");
 	set.path = argv[i];
-	run(rounds, anonymous_bytes);
+	anonymous_pages = anonymous_bytes / PAGE_BYTES;
+	run(rounds, places, again);
 	return 0;
 }
