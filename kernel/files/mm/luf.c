@@ -99,6 +99,9 @@
  *     - finish_fault(), where a cleared PTE becomes a private copy,
  *     - do_wp_page(), where the PTE of a folio that has moved becomes writable,
  *     - do_swap_page(), where it does after a swap-out that has not flushed yet,
+ *     - do_numa_page(), where it does before the flush that follows a look of NUMA
+ *       balancing; the look itself changes nothing that an address denotes, and
+ *       flushes each address whose PTE it changes: luf_only_looks(),
  *     - follow_page_pte(), where the kernel writes to it against its PTE.
  *    mm->luf_label says whether there is anything to flush. Whoever clears a PTE
  *    raises it under the same page table lock. Replacing a present PTE flushes
@@ -567,7 +570,7 @@ static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
  * How many pages the lot of a node may hold that has @managed pages: as many as
  * kswapd reclaims in one go, @high, the sum of the high watermarks, or what the
  * administrator set; but no more than 1/64 of the node, so that small nodes keep
- * their memory.
+ * their memory. kswapd's reserve is twice that.
  */
 static unsigned long luf_lot_limit(unsigned long managed, unsigned long high)
 {
@@ -580,16 +583,19 @@ static unsigned long luf_lot_limit(unsigned long managed, unsigned long high)
 
 static unsigned long luf_node_limit(struct pglist_data *pgdat)
 {
-	unsigned long managed = 0, high = 0;
+	unsigned long managed = 0, low = 0, high = 0, limit;
 	int i;
 
 	for (i = 0; i < MAX_NR_ZONES; i++) {
 		struct zone *zone = &pgdat->node_zones[i];
 
 		managed += zone_managed_pages(zone);
+		low += low_wmark_pages(zone);
 		high += high_wmark_pages(zone);
 	}
-	return luf_lot_limit(managed, high);
+	limit = luf_lot_limit(managed, high);
+	/* What kswapd reclaims from one watermark to the other may wait for one flush. */
+	return READ_ONCE(luf_lot_pages) ? limit : clamp(high - low, limit, LUF_LOT_MAX);
 }
 
 /* What free_unref_folios() and mem_cgroup_uncharge_folios() want. */

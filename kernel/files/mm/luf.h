@@ -135,6 +135,27 @@ static inline void luf_write_fault(struct mm_struct *mm)
 		__luf_write_fault(mm);
 }
 
+/*
+ * Does the protection change only for NUMA balancing (@prot_numa) to see accesses? Then
+ * what an address denotes stays, and an entry that still allows an access hides one.
+ * Entries where PTEs are changed are flushed after that, stale ones with them.
+ */
+static inline bool luf_only_looks(bool prot_numa)
+{
+	return prot_numa && static_branch_likely(&luf_key);
+}
+
+/*
+ * A PTE that NUMA balancing has changed becomes accessible again, and maybe writable.
+ * The flush that follows the change ends entries for former frames, too; until then
+ * it is pending. Under the page table lock, before the PTE is set.
+ */
+static inline void luf_numa_fault(struct mm_struct *mm)
+{
+	if (unlikely(mm_tlb_flush_pending(mm)))
+		luf_write_fault(mm);
+}
+
 #else /* !CONFIG_QUELL_LUF */
 
 #define luf_try_to_unmap(folio, flags)		try_to_unmap(folio, flags)
@@ -174,6 +195,15 @@ static inline void luf_flush_pending(struct mm_struct *mm)
 }
 
 static inline void luf_write_fault(struct mm_struct *mm)
+{
+}
+
+static inline bool luf_only_looks(bool prot_numa)
+{
+	return false;
+}
+
+static inline void luf_numa_fault(struct mm_struct *mm)
 {
 }
 
