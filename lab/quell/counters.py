@@ -46,15 +46,14 @@ EVENTS = frozenset(metric.name for metric in METRICS if not metric.unit)
 EXTRAS = (
     Metric("kswapd_s", "kswapd", "s", False),
     Metric("kswapd_us_per_page", "kswapd per page it reclaimed", "us", False),
+    Metric("shootdown_ipis_per_s", "shootdown IPIs per s", "1/s", False),
     Metric("pages_demoted", "pages demoted"), Metric("pages_promoted", "pages promoted"),
     Metric("file_pages_reclaimed", "pages of files reclaimed"),
-    Metric("shootdown_ipis_per_s", "shootdown IPIs per s", "1/s", False),
 )  # fmt: skip
 # Counted by the processor: in guests under KVM, and on this machine.
 HARDWARE = (
     Metric("dtlb_load_misses", "dTLB load misses"), Metric("dtlb_store_misses", "dTLB store misses"),
-    Metric("itlb_misses", "iTLB misses"), Metric("cycles", "cycles"),
-    Metric("context_switches", "context switches"),
+    Metric("itlb_misses", "iTLB misses"), Metric("cycles", "cycles"), Metric("context_switches", "context switches"),
 )  # fmt: skip
 INSTRUCTIONS = Metric("guest_instructions", "guest instructions")
 KNOWN = {m.name: m for m in (*METRICS, *EXTRAS, *HARDWARE, INSTRUCTIONS)}

@@ -55,6 +55,8 @@ _POLL_S = 0.03
 _OOPS_LINES = 40
 # As in guest/runner.c.
 MAX_DISKS = 15
+# Setting: the LRU lists of before MGLRU, which is on where a distribution has it on.
+CLASSIC_LRU = "/sys/kernel/mm/lru_gen/enabled=0"
 SWAPS = ("ramdisk", "zram", "zswap")
 # Under TCG QEMU 7.2 now and then crashes while a guest with several CPUs sets up its PCI
 # devices, and of some 150 guests of QEMU 10.0 one waited for a timer interrupt for ever while
@@ -865,7 +867,7 @@ def run_script(
 
     ``script`` is a line for /bin/sh, or a list of words to run as they are.
     ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the
-    console). ``timeout`` in seconds is the script's; a boot has its own limit.
+    console), and settings as a side has them (/FILE=VALUE). ``timeout`` in seconds is the script's; a boot has its own limit.
     ``data``, ``stage`` and ``disks`` are as in Job, ``nodes`` as in Machine (they
     make up the memory). The host's root is the guest's, writes are discarded.
     With ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``.
@@ -877,12 +879,13 @@ def run_script(
         accel=name,
         memory=sum(nodes) or (memory if isinstance(memory, int) else parse_memory(memory)),
         cpus=cpus,
-        append=tuple(append),
+        append=tuple(word for word in append if not word.startswith("/")),
         qemu=tuple(qemu),
         nodes=tuple(nodes),
     )
     argv = ["/bin/sh", "-c", script] if isinstance(script, str) else list(script)
-    job = Job(argv, data=data, stage=stage, disks=disks)
+    writes = dict(word.split("=", 1) for word in append if word.startswith("/"))
+    job = Job(argv, data=data, stage=stage, disks=disks, writes=writes)
     if env is not None:
         job = replace(job, env=env)
     with tempfile.TemporaryDirectory(prefix="guest-", dir=cache.folder("run")) as temp:

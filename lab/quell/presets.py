@@ -16,8 +16,8 @@ from quell.errors import QuellError, UsageError
 Claim = tuple[str, str, float]  # the figure, a kind as in the head of figures.toml, the bound or 0
 _CLAIM = re.compile(r"(\S+) (?:(<=|>=|\+-) ([\d.]+)|(not worse|same))")
 _FOLDER = Path(__file__).parent
-# Before the name of a group: the same with the classic LRU, by this setting.
-_CLASSIC = ("classic-", "/sys/kernel/mm/lru_gen/enabled=0")
+# Before the name of a group: the same with machine.CLASSIC_LRU.
+_CLASSIC = "classic-"
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,15 @@ def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
     """The preset ``name`` of presets.toml; QuellError naming the fault in the file."""
     tables = read_toml(path)
     try:
-        plain = name.removeprefix(_CLASSIC[0])
+        plain = name.removeprefix(_CLASSIC)
         given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[plain].get("like", plain)], **tables[plain]}
         given |= given.pop("measure", {})
         given = {key: value for key, value in given.items() if key not in ("like", "classic")}
-        if name != plain:
-            given["sides"] = [f"{side},{_CLASSIC[1]}" for side in given["sides"]]
+        setting = f",{machine.CLASSIC_LRU}" * (name != plain)
         if unknown := sorted(given.keys() - Preset.__annotations__.keys()):
             raise QuellError(f"there is no field {unknown[0]}")
         given |= {key: tuple(given.get(key, ())) for key in ("workloads", "cpus")}
-        given["sides"] = sides.parse_all(given["sides"])
+        given["sides"] = sides.parse_all([side + setting for side in given["sides"]])
         given["claims"] = tuple(_claims(given.get("claims", ()), given["workloads"], given.get("runs", Preset.runs)))
         if isinstance(memory := given.get("memory"), dict):
             given["memory"] = {item: machine.parse_memory(size) for item, size in memory.items()}
@@ -89,7 +88,7 @@ def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterat
 def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> list[Preset]:
     """The groups of figures.toml, all or the named ones (each may be a comma list)."""
     tables, wanted = read_toml(path), sides.names(names)
-    known = [*tables, *(_CLASSIC[0] + name for name in tables if "classic" in tables[name])]
+    known = [*tables, *(_CLASSIC + name for name in tables if "classic" in tables[name])]
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"there is no group '{unknown[0]}' of figures; they are: {', '.join(known)}")
     return [load(name, path) for name in wanted or known]

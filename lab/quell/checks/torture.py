@@ -41,8 +41,9 @@ _MANY = 8
 # What a guest may take longer than the torture itself: boot, preparing files, stopping.
 _MARGIN_S = 150
 # The same kernel as others boot it: what is preempted where, what happens to freed
-# memory, when the TLB is flushed anyhow.
+# memory, when the TLB is flushed anyhow, which lists reclaim goes through.
 VARIANTS = {
+    "classic LRU": (machine.CLASSIC_LRU,),
     "preempt=full": ("preempt=full",),
     "preempt=none": ("preempt=none",),
     "page table isolation": ("pti=on",),
@@ -89,6 +90,7 @@ ATTACKS = {
 # What must find nothing in the kernel as it is.
 INTACT = (
     Attack(("luf_stale DATA 4",)),
+    Attack(("luf_stale DATA 4",), variant="classic LRU"),
     Attack(("luf_migrate DATA 4",)),
     Attack(("security DATA 2 memory",)),
     Attack(("security DATA 2 permissions",)),

@@ -14,7 +14,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -459,9 +459,16 @@ def look(image: Path, cache: Cache, parts: Sequence[Part], **how: Any) -> CheckR
     return CheckResult.of(tally.cases, tally.details)
 
 
+def _classic(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """The selftests with the classic LRU lists, where MGLRU is on by default."""
+    found = look(image, cache, (*SELFTEST_PARTS, *FILE_SYSTEM_PARTS), append=[machine.CLASSIC_LRU])
+    tally.cases += [replace(case, name=f"classic LRU: {case.name}") for case in found.cases]
+    tally.details += found.details
+
+
 def run_full(cache: Cache) -> CheckResult:
     """The same, and what takes hours."""
-    return run(cache, (_early_ack,))
+    return run(cache, (_classic, _early_ack))
 
 
 def run(cache: Cache, more: Sequence[Part] = ()) -> CheckResult:
