@@ -138,7 +138,9 @@ static inline void luf_write_fault(struct mm_struct *mm)
 /*
  * Does the protection change only for NUMA balancing (@prot_numa) to see accesses? Then
  * what an address denotes stays, and an entry that still allows an access hides one.
- * Entries where PTEs are changed are flushed after that, stale ones with them.
+ * Only present PTEs are changed: their addresses are flushed after that, and stale
+ * entries with them. A migration entry that lost its write permission would not be, and
+ * could be mapped read-only while a CPU still has a writable entry (R2).
  */
 static inline bool luf_only_looks(bool prot_numa)
 {

@@ -110,7 +110,7 @@ static void on_fault(int sig)
 static void *read_all(void *arg)
 {
 	struct reader *r = arg;
-	unsigned long looks = 0;
+	volatile unsigned long looks = 0;
 	sigjmp_buf jump;
 
 	pin(1);
