@@ -11,6 +11,7 @@
 #include <linux/luf.h>
 #include <linux/migrate_mode.h>
 #include <linux/mm.h>
+#include <linux/mm_inline.h>
 #include <linux/mm_types.h>
 #include <linux/rmap.h>
 #include <linux/sched.h>
