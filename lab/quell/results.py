@@ -93,8 +93,8 @@ def load(path: Path) -> dict[str, Any]:
 
     ResultError when the file cannot be read, is no result, is damaged, or is of another version.
     """
-    # A folder of an earlier version has ladder.json or sizes.json.
-    file = next(iter(sorted(path.glob("*.json"))), path / FILE) if path.is_dir() else path
+    file = path / FILE if path.is_dir() else path
+    file = file if file.exists() else next(path.glob("*.json"), file)  # ladder.json, sizes.json of an earlier version
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         json.dumps(found, allow_nan=False)
