@@ -60,8 +60,7 @@ def test_what_is_rejected(tmp_path: Path) -> None:
         (tmp_path / "result.json").write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(results.ResultError, match=says):
             results.load(tmp_path)
-    old = tmp_path / "old"
-    old.mkdir()
+    (old := tmp_path / "old").mkdir()
     with pytest.raises(results.ResultError, match="cannot be read"):
         results.load(old)
     (old / "ladder.json").write_text('{"schema": "quell.ladder/1"}')

@@ -65,17 +65,27 @@ def test_junit_is_read_by_others(tmp_path: Path) -> None:
 
 
 def test_what_passed_is_known_until_something_changes(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert summary.passed_on(cache, "vm", False, "key") == ""
-    summary.remember(cache, "vm", False, "key")
-    assert summary.passed_on(cache, "vm", False, "key") > "2"
-    assert summary.passed_on(cache, "vm", False, "other") == ""
-    assert summary.passed_on(cache, "vm", True, "key") == ""
+    monkeypatch.setattr(summary, "_system", lambda _: "this")
+    file = tmp_path / "full-test.md"
+
+    def passed(name: str, key: str, full: bool = False) -> str:
+        return summary.Record(cache, file, full).passed_on(name, key)
+
+    assert passed("lab", "key") == ""
+    for part in PARTS:
+        summary.Record(cache, file, False).write(part, "key")
+    assert passed("lab", "key") > "2"
+    # Another key, one that failed, one that ran nothing, one that never ran.
+    assert not any([passed("lab", "other"), passed("vm", "key"), passed("models", "key"), passed("own", "key")])
+    assert passed("lab", "key", full=True) == ""
+    row = next(line for line in file.read_text().splitlines() if line.startswith("| vm |"))
+    assert row.startswith("| vm | 1 | 1 | 1 | 9.0 s |") and row.endswith("| there is one (1) |")
     monkeypatch.setattr(summary, "_system", lambda _: "a newer kernel source")
-    assert summary.passed_on(cache, "vm", False, "key") == ""
-    (cache.folder("checks") / "passed-vm.json").write_text("{")
-    assert summary.passed_on(cache, "vm", False, "key") == ""
+    assert passed("lab", "key") == ""
+    file.write_text("{")
+    assert passed("lab", "key") == ""
 
 
 def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +101,7 @@ def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "lab/quell/__pycache__").mkdir()
     (tmp_path / "lab/quell/__pycache__/x.pyc").write_text("1")
     (tmp_path / "notes").write_text("1")
+    (tmp_path / "docs/full-test.md").write_text("1")
     assert inputs() == first
     (tmp_path / "lab/tests/test_x.py").write_text("1")
     (tmp_path / "docs/x.md").write_text("1")
@@ -146,8 +157,8 @@ def test_part_that_skips_all_runs_again(
 ) -> None:
     monkeypatch.setattr(test_command, "run_part", lambda *_: CheckResult(0, 0, 5))
     assert run()[0] == 0
-    for name in test_command.PARTS:
-        assert not summary.passed_on(Cache(), name, False, summary.inputs(name))
+    record = summary.Record(Cache(), None, False)
+    assert not any(record.passed_on(name, summary.inputs(name)) for name in test_command.PARTS)
 
 
 def test_part_that_tests_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:

@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, prereq, qemu, source
+from quell import build, prereq, qemu, source, ui, version
 from quell.checks import Case, CheckResult, lab
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
 
 # What the result of a part depends on, besides the kernel source and the system: all of this,
 _INPUTS = ("docs", "kernel", "lab", "models", "workloads", "README.md", "quell")
-# but for parts that only compile, boot and look: texts and the lab's own tests are nothing to them.
+# but for the record itself, which is kept in docs/,
+_RECORD = "docs/full-test.md"
+# and for parts that only compile, boot and look: texts and the lab's own tests are nothing to them.
 _LAB = ("lab/quell", "lab/requirements.txt", "quell")
 _GUESTS = ("kernel", "workloads", *_LAB)
 _INPUTS_OF = {
@@ -119,14 +121,67 @@ def inputs(part: str) -> str:
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             parts = path.relative_to(root).parts
-            if path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in parts):
+            if "/".join(parts) != _RECORD and path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in parts):
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
                 digest.update(f"{'/'.join(parts)}\0{content}\0".encode())
     return digest.hexdigest()
 
 
-def _record(cache: Cache, name: str, full: bool) -> Path:
-    return cache.folder("checks") / f"passed-{name}{'-full' if full else ''}.json"
+# --- the record ----------------------------------------------------------------
+
+_HEAD = """<!-- SPDX-License-Identifier: GPL-2.0-only -->
+# The last `./quell test{}`, part by part
+
+Written by `./quell test --record FILE`. *Inputs* is a digest of what the part depends on: the files of the repository, the
+kernel source, the compiler and QEMU. `--resume` runs a part again when its digest is another one, or when it did not pass.
+
+| part | passed | failed | skipped | took | when (UTC) | commit | inputs | why skipped |
+|---|---:|---:|---:|---:|---|---|---|---|
+"""
+
+
+class Record:
+    """What became of each part when it last ran: a file with a table, for readers and for ``--resume``.
+
+    ``file`` is in the cache without one; ``full`` is of the long forms. A file that is damaged counts as
+    none. UsageError when it cannot be written.
+    """
+
+    def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
+        self.file = file or cache.folder("checks") / f"record{'-full' if full else ''}.md"
+        self._cache, self._full, self._commit = cache, full, version.quell()
+        self._rows: dict[str, list[str]] = {}
+        try:
+            lines = self.file.read_text().splitlines()
+        except (OSError, ValueError):
+            lines = []
+        head = _HEAD.format(" --full" if full else "").splitlines()
+        if lines[: len(head)] == head:
+            rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[len(head) :]]
+            self._rows = {row[0]: row for row in rows if len(row) == 9}
+
+    def _digest(self, key: str) -> str:
+        return hashlib.sha256(f"{key}; {self._full}; {_system(self._cache)}".encode()).hexdigest()[:12]
+
+    def passed_on(self, name: str, key: str) -> str:
+        """When the part passed with the inputs ``key``; "" if it did not, or last with others."""
+        row = self._rows.get(name)
+        return row[5] if row and row[1] != "0" and row[2] == "0" and row[7] == self._digest(key) else ""
+
+    def write(self, part: Part, key: str) -> None:
+        """Note how a part went just now, with the inputs ``key``."""
+        result = part.result
+        why = Counter(" ".join(c.why.split()).replace("|", "/") for c in result.cases if c.status == "skipped")
+        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+        self._rows[part.name] = [
+            part.name, *(str(n) for n in (result.passed, result.failed, result.skipped)), ui.duration(part.seconds), when,
+            self._commit, self._digest(key), "; ".join(f"{text} ({n})" for text, n in why.items()),
+        ]  # fmt: skip
+        lines = [f"| {' | '.join(row)} |" for row in self._rows.values()]
+        try:
+            write_atomic(self.file, _HEAD.format(" --full" if self._full else "") + "\n".join(lines) + "\n")
+        except OSError as error:
+            raise UsageError(f"{self.file} cannot be written: {error.strerror}") from error
 
 
 def _system(cache: Cache) -> str:
@@ -138,19 +193,3 @@ def _system(cache: Cache) -> str:
     if prereq.which(qemu.NAME):
         parts.append(qemu.find(cache).version)
     return "; ".join(parts)
-
-
-def remember(cache: Cache, name: str, full: bool, key: str) -> None:
-    """Note that a part passed with the inputs ``key`` on this system, now."""
-    record = {"inputs": key, "system": _system(cache), "when": time.strftime("%Y-%m-%d %H:%M")}
-    write_atomic(_record(cache, name, full), json.dumps(record))
-
-
-def passed_on(cache: Cache, name: str, full: bool, key: str) -> str:
-    """When the part passed with the inputs ``key`` on this system; "" if it did not, or last with others."""
-    try:
-        record = json.loads(_record(cache, name, full).read_text())
-        same = record["inputs"] == key and record["system"] == _system(cache)
-        return str(record["when"]) if same else ""
-    except (OSError, ValueError, KeyError):
-        return ""

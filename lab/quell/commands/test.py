@@ -20,7 +20,7 @@ data races, undefined behaviour and leaks; fuzz, random memory calls (trinity), 
 selftests with random arguments amid random events, on the debug kernel (--seed
 repeats them).
 With --full, those parts that have a long form take it; --resume leaves out what
-passed before with the same inputs.
+passed before with the same inputs, according to a record (--record).
 The output of a part that failed is printed.
 The last line is `N passed, N failed, N skipped` over all parts.
 """
@@ -107,6 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not run parts again that passed with the same files of this repository",
     )
     parser.add_argument(
+        "--record", type=Path, metavar="FILE",
+        help="keep how each part went in this file, a table, not in the cache; --resume reads it",
+    )
+    parser.add_argument(
         "--junit", type=Path, metavar="FILE", help="write what ran, failed and was skipped as JUnit XML"
     )
     parser.add_argument("--ktap", type=Path, metavar="FILE", help="the same as KTAP")
@@ -149,7 +153,8 @@ def main(args: argparse.Namespace) -> int:
     if args.build:
         configurations.choose(args.build)
         args.only = [*(args.only or ()), "builds"]
-    summary.prepare((args.junit, args.ktap), args.junit is not None, cache)
+    summary.prepare((args.junit, args.ktap, args.record), args.junit is not None, cache)
+    record = summary.Record(cache, args.record, args.full)
     # Before any of them runs: what changes meanwhile has not been tested.
     keys = {name: summary.inputs(name) for name in PARTS}
     parts: list[summary.Part] = []
@@ -158,7 +163,7 @@ def main(args: argparse.Namespace) -> int:
             name in EXTRA and not (args.only or args.full)
         ):
             continue
-        earlier = summary.passed_on(cache, name, args.full, keys[name]) if args.resume else ""
+        earlier = record.passed_on(name, keys[name]) if args.resume else ""
         if earlier:
             print(f"{name}: passed on {earlier} with the same inputs", flush=True)
             parts.append(summary.Part(name, CheckResult(0, 0, 0), 0.0, earlier))
@@ -177,9 +182,8 @@ def main(args: argparse.Namespace) -> int:
             f"in {ui.duration(took)}",
             flush=True,
         )
-        # What was all skipped for want of something shall run when that is there.
-        if result.passed and not (result.failed or args.build):
-            summary.remember(cache, name, args.full, keys[name])
+        if not args.build:
+            record.write(parts[-1], keys[name])
         # After each part: what ran is known even if the next one is interrupted.
         _write(parts, args)
     _write(parts, args)
