@@ -49,7 +49,7 @@ proctype Fault(byte me, n)
 			:: luf_done >= label
 			:: else ->
 #ifndef NO_FLUSH_CLOCK		/* labels that are given out from now on are greater */
-				d_step { MB(me) -> clock++ };
+				d_step { MB(me) -> clock = (label > clock -> label : clock) };
 #endif
 				/* arch_flush_tlb_batched_pending() */
 				d_step { MB(me) -> tlb_gen++ };

@@ -27,11 +27,11 @@ inline hold()
 	if
 	:: kept = true
 #ifndef NO_KEPT
-	:: d_step {
-#ifndef NO_HOLD_LABEL
-		MB(me) -> clock++;
+#ifdef NO_HOLD_LABEL		/* the label is the clock's next value */
+	:: label = clock;
+#else
+	:: label = clock + 1;
 #endif
-		label = clock };
 	   d_step {
 		if
 		:: luf_folio == 0 -> lot_add(0); lot_add(1); held[0] = true
@@ -167,7 +167,7 @@ proctype Reclaim(byte me)
 	/* luf_put_into_lot() */
 	if
 	:: fate0 == PARK || fate1 == PARK ->
-		d_step { MB(me) -> clock++; label = clock };
+		label = clock + 1;
 		d_step {
 			if
 			:: fate0 == PARK -> lot_add(0); lot_add(1)

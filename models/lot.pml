@@ -41,14 +41,14 @@ proctype Reclaim(byte me)
 	d_step { MB(me) -> tlb_gen++ };
 #endif
 	ledger_owe(me);
-	/* luf_put_into_lot() */
-#ifdef NO_PARK_LABEL		/* the label comes from the clock's next value */
+	/* luf_put_into_lot(); the clock moves after many */
+#ifdef NO_PARK_LABEL		/* the label is the clock's next value */
 	label = clock;
-	MB(me);
 #else
-	d_step { MB(me) -> clock++; label = clock };
+	label = clock + 1;
 #endif
-	d_step { lot_add(me); label = 0 }
+	d_step { lot_add(me); label = 0 };
+	d_step { MB(me) -> clock++ }
 }
 
 #ifdef OTHER_FLUSH

@@ -17,21 +17,21 @@
 bool	pte[NPAGE];		/* of mm A: maps page n read-only, or nothing */
 byte	tlb_gen;		/* of mm A */
 byte	mm_cpus;		/* of mm A: mm_cpumask() */
-byte	owing;			/* luf.owing */
-bool	owing_lock;		/* luf.lock */
+byte	cpu_owed[NCPU];		/* luf.owed */
 bool	mutex;			/* luf.mutex */
 byte	clock = 1;		/* luf_clock */
 byte	luf_done = 1;	/* luf.done */
 byte	seen[NCPU];		/* luf_seen */
 bool	lazy[NCPU];		/* is_lazy */
+bool	init_mm[NCPU];		/* loaded_mm is init_mm */
 byte	file_label;		/* the last flush that the file is owed */
 byte	writecount;		/* i_writecount of the file */
 
 /* Addresses of what is stored through a buffer. */
-#define A_OWING		100	/* and luf.lock is free: the unlock comes after it */
 #define A_FILE_LABEL	103	/* a compare and exchange: never lowers it */
 #define A_WRITE_INC	102	/* an increment, as far as the others see */
 #define A_LAZY		110
+#define A_INIT_MM	120
 
 chan buffer[NPROC] = [2] of { byte, byte };
 
@@ -45,14 +45,14 @@ inline commit(p)
 	buffer[p]?addr,value;
 	if
 	:: addr < NPAGE -> pte[addr] = value
-	:: addr == A_OWING -> owing = value; owing_lock = 0
 #ifdef NO_FILE_MAX
 	:: addr == A_FILE_LABEL -> file_label = value
 #else
 	:: addr == A_FILE_LABEL -> file_label = (value > file_label -> value : file_label)
 #endif
 	:: addr == A_WRITE_INC -> writecount++
-	:: addr >= A_LAZY -> lazy[addr - A_LAZY] = value
+	:: addr >= A_INIT_MM -> init_mm[addr - A_INIT_MM] = value
+	:: addr >= A_LAZY && addr < A_INIT_MM -> lazy[addr - A_LAZY] = value
 	fi;
 	addr = 0;
 	value = 0
@@ -156,7 +156,8 @@ end:	do
 		:: is_lazy ->
 			/* switch_mm_irqs_off(init_mm) */
 			atomic { is_lazy = false; STORE(CPU_ME(c), A_LAZY + c, 0) };
-			d_step { MB(CPU_ME(c)) -> mm_cpus = mm_cpus & ~BIT(c); loaded[c] = false LOOK_LATE }
+			d_step { MB(CPU_ME(c)) -> mm_cpus = mm_cpus & ~BIT(c); loaded[c] = false LOOK_LATE };
+			STORE(CPU_ME(c), A_INIT_MM + c, 1)
 		:: !is_lazy && loaded[c] ->
 #else
 		:: loaded[c] ->
@@ -184,7 +185,11 @@ end:	do
 	:: d_step { !loaded[c] LOOK_EARLY };
 		/* switch_mm_irqs_off() to mm A */
 #ifdef LAZY
+		/* LOADED_MM_SWITCHING */
+		STORE(CPU_ME(c), A_INIT_MM + c, 0);
+#ifndef NO_SWITCH_MB		/* Linux: the bit in mm_cpumask() is a full barrier */
 		MB(CPU_ME(c));
+#endif
 #endif
 		mm_cpus = mm_cpus | BIT(c);
 		d_step { reached = tlb_gen };
@@ -247,54 +252,64 @@ inline flush_cpus(me, cpus)
 
 #define LOCK(me, lock)	d_step { MB(me) && !(lock) -> lock = true }
 
+/* A CPU of the mm is owed a flush: luf_raise(). */
+inline owe_cpu(c)
+{
+	if
+	:: !(cpus & BIT(c)) || cpu_owed[c] >= label
+	:: else -> d_step {
+		MB(me) ->
+		if
+		:: cpu_owed[c] < label -> cpu_owed[c] = label
+		:: else
+		fi }
+	fi
+}
+
 /* luf_ledger_owe(), after arch_luf_unmapped(). Sets label; cpus is scratch. */
 inline ledger_owe(me)
 {
-#ifdef NO_OWE_MB		/* smp_mb(): the mask before the clock */
 	label = clock + 1;
-#endif
-#ifndef NO_OWE_ADD		/* the CPUs go into the mask */
-	/* arch_luf_covered() */
 	cpus = mm_cpus;
-	if
-	:: !(cpus & ~owing) -> cpus = 0
-	:: else ->
-		LOCK(me, owing_lock);
-		/* With the unlock. */
-		atomic { cpus = owing | mm_cpus; STORE(me, A_OWING, cpus); cpus = 0 }
-	fi;
+#ifndef NO_OWE_ADD		/* the CPUs are owed */
+	owe_cpu(0);
+#if NCPU > 1
+	owe_cpu(1);
 #endif
-#ifndef NO_OWE_MB
-#ifndef OWE_RMB
-	MB(me);
 #endif
+	cpus = 0;
+#ifndef NO_OWE_LAST		/* the label comes from the clock after that */
 	label = clock + 1
 #endif
 }
 
-/* arch_luf_sort() for CPU c: a flush now, a place in the mask later, or neither. */
-inline sort_cpu(c)
+/* luf_behind(): may the CPU use an entry that became stale with a label up to upto? */
+inline look_behind(c, upto)
 {
-	if
-	:: !(flushing & BIT(c))
-	:: else ->
-		/* arch_luf_behind() */
-		if
-		:: lazy[c] -> behind = false
-		:: else -> behind = (seen[c] < need)
-		fi;
-		if
-		:: behind -> behind = false
-		:: else ->
-			flushing = flushing & ~BIT(c);
-#ifndef NO_LATER		/* who is not behind goes back into the mask: R5 */
-			if
-			:: lazy[c]
-			:: else -> later = later | BIT(c)
-			fi
+#ifndef NO_OWED			/* what the CPU is owed at all */
+	behind = (seen[c] < upto && seen[c] < cpu_owed[c]);
+#else
+	behind = (seen[c] < upto);
 #endif
-		fi
+	if
+	:: behind && lazy[c] -> behind = false
+	:: else
+	fi;
+	if
+	:: behind && init_mm[c] -> behind = false
+	:: else
 	fi
+}
+
+inline settle_cpu(c)
+{
+	look_behind(c, need);
+	d_step {
+		if
+		:: behind -> flushing = flushing | BIT(c); behind = false
+		:: else
+		fi
+	}
 }
 
 /* luf_ledger_settle() */
@@ -309,26 +324,28 @@ inline ledger_settle(me, need)
 		if
 		:: luf_done >= need
 		:: else ->
-#ifndef NO_CLOCK_FIRST		/* the clock before the mask */
-			d_step { MB(me) -> clock++; value = clock };
-#endif
-			atomic {
-				MB(me) && !owing_lock -> owing_lock = true;
-				flushing = owing;
-				STORE(me, A_OWING, 0)
-			};
-#ifdef NO_CLOCK_FIRST
-			d_step { MB(me) -> clock++; value = clock };
-#endif
-#ifndef NO_EMPTY_MB		/* smp_mb(): the mask is empty before anybody is left out */
-			MB(me);
+#ifndef NO_CLOCK_FIRST		/* what is owed up to need is complete */
+			d_step {
+				MB(me) ->
+				if
+				:: clock < need -> clock++
+				:: else
+				fi };
 #endif
 #ifdef NO_DONE_AFTER		/* smp_store_release() of luf.done after the flush */
-			d_step { MB(me) -> luf_done = value };
+			d_step { MB(me) -> luf_done = need };
 #endif
-			sort_cpu(0);
+			settle_cpu(0);
 #if NCPU > 1
-			sort_cpu(1);
+			settle_cpu(1);
+#endif
+#ifdef NO_CLOCK_FIRST
+			d_step {
+				MB(me) ->
+				if
+				:: clock < need -> clock++
+				:: else
+				fi };
 #endif
 #ifndef NO_FLUSH		/* who is behind is flushed */
 			if
@@ -336,20 +353,7 @@ inline ledger_settle(me, need)
 			:: else
 			fi;
 #endif
-			flushing = 0;
-			if
-			:: later ->
-				atomic {
-					MB(me) && !owing_lock -> owing_lock = true;
-					STORE(me, A_OWING, owing | later);
-					later = 0
-				};
-#ifndef NO_LATER_DONE		/* then only what was asked for is done */
-				value = need
-#endif
-			:: else
-			fi;
-			d_step { MB(me) -> luf_done = value; value = 0 }
+			d_step { MB(me) -> luf_done = need; flushing = 0 }
 		fi;
 #ifndef NO_SETTLE_MUTEX
 		mutex = false
@@ -357,77 +361,61 @@ inline ledger_settle(me, need)
 	fi
 }
 
-/* Scratch of ledger_settle(). */
-#define SETTLE_VARS byte value, flushing, later; bool behind
+/* Scratch of ledger_settle() and ledger_settled(). */
+#define SETTLE_VARS byte flushing; bool behind
 
-/* One CPU of arch_luf_least(). */
-inline least_cpu(c)
+/* One CPU of luf_ledger_settled() */
+inline settled_cpu(c)
 {
 	if
-	:: c == here || !(owing & BIT(c))
+	:: c == here
 	:: else ->
-		if
-		:: lazy[c]
-		:: else ->
+		look_behind(c, label);
+		d_step {
 			if
-			:: seen[c] < label -> d_step {
-				if
-				:: seen[c] < label -> label = seen[c]
-				:: else
-				fi }
+			:: behind && seen[c] < label -> label = seen[c]
 			:: else
-			fi
-		fi
+			fi;
+			behind = false
+		}
 	fi
 }
 
 /* luf_ledger_settled() on CPU here, or elsewhere if that is NCPU. Sets label. */
 inline ledger_settled(me, oldest)
 {
-	if
-#ifndef NO_SETTLED_MUTEX	/* not while another drain flushes */
-	:: d_step { MB(me) && !mutex -> mutex = true };
+#ifdef NO_SETTLED_MB		/* smp_mb(): the clock before the CPUs */
+	label = 200;
 #else
-	:: true ->
+	label = clock;
 #endif
-#ifdef NO_SETTLED_MB		/* smp_mb(): the clock before the mask */
-		label = 200;
-#else
-		label = clock;
-#endif
-		least_cpu(0);
+	settled_cpu(0);
 #if NCPU > 1
-		least_cpu(1);
+	settled_cpu(1);
 #endif
 #ifdef NO_SETTLED_MB
-		if
-		:: label > clock -> label = clock
-		:: else
-		fi;
+	if
+	:: label > clock -> label = clock
+	:: else
+	fi;
 #endif
 #ifdef HERE
+	if
+	:: here < NCPU ->
+		look_behind(0, label);
 		if
-		:: here < NCPU && (owing & BIT(here)) && !lazy[here] && seen[here] < label ->
-			if
-			:: label >= oldest ->
+		:: behind && label >= oldest ->
 #ifndef NO_HERE_FLUSH		/* this CPU is flushed, too */
-				flush_cpus(me, BIT(here))
-#else
-				skip
+			flush_cpus(me, BIT(here));
 #endif
-			:: else -> label = 0
-			fi
+			behind = false
+		:: behind && label < oldest -> d_step { label = 0; behind = false }
 		:: else
-		fi;
+		fi
+	:: else
+	fi;
 #endif
-		label = (luf_done > label -> luf_done : label);
-#ifndef NO_SETTLED_MUTEX
-		mutex = false
-#endif
-#ifndef NO_SETTLED_MUTEX
-	:: mutex -> label = luf_done
-#endif
-	fi
+	label = (luf_done > label -> luf_done : label)
 }
 
 /* --- The lot, as far as labels go; drain.pml has the list ------------------------- */

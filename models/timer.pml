@@ -9,7 +9,7 @@
 
 bool	armed;			/* luf_stale_armed */
 bool	queued;			/* luf_stale_work is pending */
-bool	owed[NRECLAIM];		/* this one's flush: what luf_owed stands for */
+bool	owed[NRECLAIM];		/* this one's flush: what luf_newest stands for */
 bool	flushed[NRECLAIM];
 bool	stale[NRECLAIM];	/* luf_stale_label: owed when the work ran last */
 

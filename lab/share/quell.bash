@@ -22,7 +22,7 @@ _shtab_quell_status_option_strings=(-h --help --json --root --quiet -q)
 _shtab_quell_explain_option_strings=(-h --help --quiet -q)
 _shtab_quell_export_option_strings=(-h --help --kernel-tree --quiet -q)
 _shtab_quell_deb_option_strings=(-h --help --config -o --output --kernel-tree --jobs -j --quiet -q)
-_shtab_quell_test_option_strings=(-h --help --only --full --build --seed --resume --junit --ktap --quiet -q)
+_shtab_quell_test_option_strings=(-h --help --only --full --build --seed --resume --record --junit --ktap --quiet -q)
 _shtab_quell_doctor_option_strings=(-h --help --json --quiet -q)
 _shtab_quell_man_option_strings=(-h --help --quiet -q)
 _shtab_quell_completion_option_strings=(-h --help --write --quiet -q)
@@ -45,6 +45,7 @@ _shtab_quell_export___kernel_tree_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_deb__o_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_deb___output_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_deb___kernel_tree_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_test___record_COMPGEN=_shtab_compgen_files
 _shtab_quell_test___junit_COMPGEN=_shtab_compgen_files
 _shtab_quell_test___ktap_COMPGEN=_shtab_compgen_files
 

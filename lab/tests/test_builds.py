@@ -285,7 +285,7 @@ def test_build_names(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         test_command, "run_part", lambda *args: asked.append(args) or CheckResult(1, 0, 0)
     )
-    wanted = {"only": None, "full": False, "build": ["off"], "resume": False, "junit": None, "ktap": None, "seed": None}
+    wanted = {"only": None, "full": False, "build": ["off"], "resume": False, "record": None, "junit": None, "ktap": None, "seed": None}
     args = type("Args", (), wanted)()
     assert test_command.main(args) == 0
     assert [(name, names) for name, _, _, names, _ in asked] == [("builds", ["off"])]  # type: ignore[attr-defined]

@@ -133,7 +133,7 @@ def test_sum_over_parts(
         test_command.importlib, "import_module", lambda name: Part(parts[name])
     )
     # cli has imported the command already; only the parts are looked up.
-    wanted = {"only": None, "full": False, "build": [], "resume": False, "junit": None, "ktap": None, "seed": None}
+    wanted = {"only": None, "full": False, "build": [], "resume": False, "record": None, "junit": None, "ktap": None, "seed": None}
     args = type("Args", (), wanted)()
     assert test_command.main(args) == 1
     out = capsys.readouterr().out

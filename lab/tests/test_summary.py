@@ -81,7 +81,7 @@ def test_what_passed_is_known_until_something_changes(
     assert not any([passed("lab", "other"), passed("vm", "key"), passed("models", "key"), passed("own", "key")])
     assert passed("lab", "key", full=True) == ""
     row = next(line for line in file.read_text().splitlines() if line.startswith("| vm |"))
-    assert row.startswith("| vm | 1 | 1 | 1 | 9.0 s |") and row.endswith("| there is one (1) |")
+    assert row.startswith("| vm | 1 | 1 | 1 | 9 s |") and row.endswith("| there is one (1) |")
     monkeypatch.setattr(summary, "_system", lambda _: "a newer kernel source")
     assert passed("lab", "key") == ""
     file.write_text("{")

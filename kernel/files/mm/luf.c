@@ -3,210 +3,67 @@
  * Lazy unmap flush (LUF): reclaim and migration unmap folios without a TLB flush.
  * The flush happens once for many, before their frames can be used again.
  *
- * Stock reclaim clears the PTEs of up to 31 folios, interrupts every CPU that
- * may have cached them, and frees the folios. Here the folios go to a lot
- * instead, one per node, and the CPUs into one global mask of those that owe a
- * flush. A drain flushes that mask once and then frees the lot in bulk. In
- * between, a CPU may still read a folio through an entry that it cached; the
- * folio is still there and still has the content that a fault would bring back.
- * Migration is the same: the old frame goes to the lot, and has the content of
- * the new one.
+ * Stock reclaim clears the PTEs of some 31 folios, interrupts every CPU that may have
+ * cached them, and frees the folios. Here the folios wait in a list, the lot of their
+ * node. A drain flushes the CPUs that are still behind, and frees the lot in bulk. In
+ * between a CPU may read a folio through an entry that it cached: it is still there, and
+ * has the content that a fault would bring back. Migration is the same: the old frame
+ * waits, and has the content of the new one.
  *
- * Words
- * -----
- * The *stale window* of a folio runs from the clearing of a PTE that mapped it
- * until every CPU that may have cached that PTE has flushed. *Owed* is a flush
- * that has not happened yet. *Parked* is a folio in a lot: unmapped, out of the
- * page cache, uncharged, with no reference, not yet given to the page allocator.
- * The *clock* counts lists of folios that were parked, and flushes. What is owed
- * has a *label*: a value that the clock reaches only after the PTE was cleared,
- * tlb_gen was raised and the CPUs were noted. A folio's label is not less than
- * that of any flush it is owed. Everything with a label up to luf.done has been
- * flushed.
+ * The *window* of a PTE runs from its clearing until every CPU that may have cached it
+ * has flushed; that flush is *owed* meanwhile. A *parked* folio is in a lot: unmapped,
+ * out of the page cache, uncharged, with no reference. A *label* is a value that
+ * luf_clock reaches after the PTE was cleared, tlb_gen raised and its CPUs noted.
  *
- * What may be parked
- * ------------------
- * The flush for a PTE is *deferred* if that was read-only when it was cleared, for
- * files also clean, of a folio of a regular file, on a file system that set SB_I_LUF,
- * whose content is fixed (see R3 (b)); by migration, of anonymous folios, too. A folio
- * is parked if the flush for one of its PTEs at least was deferred; in migration, if
- * that is so of any in the batch. The others are flushed before, with the ordinary batch.
+ * R1, frames: no frame reaches the page allocator inside a window. Its label is settled
+ * first. The full barriers let one see the other:
  *
- * R1: no frame reaches the page allocator inside its stale window
- * ---------------------------------------------------------------
- * __luf_defer() runs after the PTE was cleared and puts the CPUs of the mm into
- * luf.owing. A folio leaves the lot only in luf_lot_take(), when its label is
- * settled: because it is not greater than luf.done, which moves only after
- * arch_tlbbatch_flush() has returned; or because no CPU in luf.owing is behind
- * it, or those that were have been flushed.
+ *	unmap				drain of a label
+ *	  clear the PTE, tlb_gen++	  the clock is at the label, or moves there
+ *	  luf_owed[CPUs] = clock + 1	  full barrier
+ *	  full barrier			  flush who has seen less than that
+ *	  label = clock + 1		    and than what he is owed
+ *					  luf.done = label
  *
- *  - Two drains: CPUs leave luf.owing under luf.mutex, which is held until the
- *    flush has returned, and both ways of settling look at luf.owing under it.
- *    A second drain never finds a mask without the CPUs that the first one is
- *    still flushing. A CPU leaves for good only by a flush, or because it is
- *    lazy, both after the mask was emptied; see R5 for why not otherwise.
- *  - The mask is looked at without a lock before CPUs are added. A bit that is
- *    seen set there has not left yet: the PTE was cleared before the look, with
- *    a full barrier between (arch_luf_unmapped()), and the drain clears the
- *    bit before it flushes, with a full barrier between. So that flush comes
- *    after the PTE was cleared.
- *  - The label is read from the clock after the look at the mask, and a flush
- *    moves the clock before it takes the mask, full barriers between. So a flush
- *    that took the mask without these CPUs has a smaller value than the label.
- *  - A CPU that is not in mm_cpumask() and loads the mm later sees the new
- *    tlb_gen, as in stock.
- *  - A folio that is unmapped lazily and then not freed (referenced again,
- *    redirtied) is not forgotten. LUF_OWED stays set until it is parked, or is not:
- *    then kswapd has the lot hold a reference (luf_hold()), dropped when a label that is
- *    given out now is settled. Whoever takes the folio from the page cache meanwhile does
- *    not free it. Else LUF_KEPT makes try_to_unmap_flush() flush what is owed. Reclaim
- *    calls that while it still has the folio isolated: before it frees any folio as
- *    usual, at the end of each list, as in stock, and before it puts parked folios into
- *    the lot, at the end of the list or when there are LUF_LIST_MAX: the flushes of
- *    those PTEs that were not deferred are done by then.
- *  - Migration unmaps many folios before it moves the first. LUF_MOVING stays
- *    set until all are where they belong. While it is, every source is parked,
- *    whether it was unmapped lazily or not, or freed after a flush
- *    (luf_put_migrated()). One that cannot be moved is mapped again where it was:
- *    a stale entry is right, and whoever takes the new PTE away flushes it. PTEs
- *    that were not deferred are flushed before the first folio is copied, as in
- *    stock.
+ * R2, writes: only read-only PTEs are deferred, of files only clean ones. No entry that
+ * may be written is left by others either:
  *
- * R2: no writes through stale entries
- * -----------------------------------
- * Only read-only entries are deferred, of files only clean ones; anything else is
- * flushed by the ordinary batch, before I/O, before the folio is copied and
- * before it is freed, as in stock.
+ *	mprotect, fork, ...		unmap
+ *	  mm_tlb_flush_pending++	  clear the PTE: it is read-only
+ *	  write protect the PTE		  mm_tlb_flush_pending? then as stock
+ *	  flush, mm_tlb_flush_pending--
  *
- * That a PTE is read-only does not mean that the entries are. Files that nobody
- * has open for writing have no writable PTEs, nor has a private mapping of the
- * page cache. Anonymous PTEs are write protected by mprotect(), userfaultfd,
- * soft-dirty, NUMA balancing and fork, which flush later, with mm_tlb_flush_pending()
- * raised from before until after: __luf_defer() then leaves it to the ordinary
- * batch (fork did not raise it, a hook in dup_mmap() does). KSM and userfaultfd's
- * asynchronous write protection flush under the page table lock. Swapoff maps
- * read-only what reclaim unmapped and may not have flushed: unuse_pte() calls
- * flush_tlb_batched_pending(). do_swap_page() maps it writable, where it was.
+ * R3, reads: what (mm, address) denotes changes only after a flush of what is owed. The
+ * page table changes under the lock under which mm->luf_label was raised; the file only
+ * by who has write access:
  *
- * R3: a stale read returns what a legal read could return now
- * -----------------------------------------------------------
- * What (mm, address) denotes can change in two ways.
+ *	unmap				get_write_access(), luf_exclude()
+ *	  the file's label is raised	  i_writecount++, or AS_LUF_NEVER
+ *	  full barrier			  full barrier
+ *	  luf_content_fixed()?		  the file's label > luf.done? then flush
+ *	    else as stock
  *
- *  (a) The page table changes. munmap, mmap over it, mremap, mprotect and
- *    madvise call flush_tlb_batched_pending() under the page table lock, or
- *    flush the range anyhow. It asks luf_flush_pending(), and so do those that
- *    stock needs no flush for:
- *     - finish_fault(), where a cleared PTE becomes a private copy,
- *     - do_wp_page(), where the PTE of a folio that has moved becomes writable,
- *     - do_swap_page(), where it does after a swap-out that has not flushed yet,
- *     - do_numa_page(), where it does before the flush that follows a look of NUMA
- *       balancing; the look itself changes nothing that an address denotes, and
- *       flushes each address whose PTE it changes: luf_only_looks(),
- *     - follow_page_pte(), where the kernel writes to it against its PTE.
- *    mm->luf_label says whether there is anything to flush. Whoever clears a PTE
- *    raises it under the same page table lock. Replacing a present PTE flushes
- *    its address on every CPU of the mm (ptep_clear_flush(): copies on write,
- *    KSM, uprobes, UFFDIO_MOVE), and so does collapsing it.
- *  (b) The content of the file changes. On a file system with SB_I_LUF only those
- *    who have write access change it: get_write_access() has returned to them.
- *    luf_content_fixed() says where that does not hold: DAX, quota files, files
- *    with a failed writeback (the page cache is not what the disk has), and
- *    those for which luf_exclude() was called. A file system that is shut down, or
- *    whose journal is aborted, may lose what was written before and is clean here,
- *    and not say so of the file: a page that is read again is then older than a
- *    stale entry, for as long as that lives.
+ * R4, progress: parked pages are the first to be given back, and count as free:
  *
- *	reclaim				get_write_access(), luf_exclude()
- *	  clear the PTE			  i_writecount++, or AS_LUF_NEVER
- *	  CPUs into luf.owing		  full barrier
- *	  raise the file's label	  the file's label > luf.done?
- *	  full barrier			    flush what is owed up to it
- *	  luf_content_fixed()?		  return
- *	    else flush as usual
+ *	free pages	kswapd			allocations that may wait
+ *	  above low	what needs no interrupt	-
+ *	  below low	all, in pieces		what needs no interrupt
+ *	  below min	all, in pieces		all, before and after they reclaim
  *
- *    At least one of them sees the other. All of it on reclaim's side happens
- *    while the folio is locked and in the page cache, so the inode is there. The
- *    label is never lowered: a bit that the writer clears after its flush would
- *    be lost between reclaimers and openers that come and go. While i_writecount
- *    is raised nothing of the file is deferred.
- *    A page that somebody pinned may change without write access, but as it is
- *    pinned it stays in the page cache, and the stale entry is right.
- *    What changes a mounted file system's device from outside is not covered:
- *    stale entries are then one more cache that shows the old content for a
- *    while.
+ * R5, nothing hidden: a CPU is left out by the evidence of tlb_gen, never by time:
  *
- * No window is longer than luf_max_stale_ms, or six ticks, even on a machine that has
- * nothing to do: luf_owe() arms a timer, see luf_close_windows().
+ *	CPU, at a switch or a flush	unmap			drain
+ *	  look = luf_clock		  tlb_gen++
+ *	  compare tlb_gen, catch up	  label > look or seen
+ *	  luf_seen = look					  luf_seen >= label?
  *
- * R4: progress
- * ------------
- * The lot is drained by reclaim when it is full; one at a time does, and the others
- * go on until it holds twice of that. It is drained by an allocation that may wait,
- * before it compacts or reclaims (unless it wants one page, and these are a few for
- * which a CPU would have to be interrupted), after either, and before it calls the OOM
- * killer; by compaction, block by block; by kswapd when it wakes up because free pages
- * are short; for CMA, memory offline and memory failure (before it marks the frame: the
- * page allocator takes no marked one), which want certain frames, and by whoever calls
- * drain_all_pages() for a zone, as soft offlining does.
- * All of these may sleep and have interrupts on. GFP_ATOMIC and PF_MEMALLOC
- * allocations never drain; kswapd serves them. luf_drain_all() also waits for
- * those who are just freeing: lot->freeing. kswapd counts parked pages as free
- * (luf_balanced()). While most of what it reclaims is parked it keeps a reserve,
- * twice what the lot may hold; beyond that none is reclaimed because others are parked.
+ * Locks: lot->lock is a leaf, taken in process context only. luf.mutex is held across
+ * the flush and never across the freeing; lot->freeing is held across the freeing only,
+ * for reading but by luf_drain_all(), which only passes through. Neither is held when
+ * anything but the flush or these is waited for.
  *
- * R5: which CPUs are behind
- * -------------------------
- * An owed flush is settled by a flush, or by the evidence of tlb_gen that a CPU
- * needs none; never by time. The evidence: a CPU that switches to another mm,
- * comes back from lazy TLB mode, or carries out any flush, compares the tlb_gen
- * that it has reached with that of the mm it goes on with, and catches up. It
- * cannot use an entry of a former mm before it has loaded that again, and then
- * compares again. If it looked at the clock before it read tlb_gen, it uses no
- * entry that became stale with a label up to that value: the label's bump of the
- * clock comes after tlb_gen was raised. That value is luf_seen. A lazy CPU uses
- * no user entry before it has compared (a probe in a kernel thread that reads user
- * memory without asking nmi_uaccess_okay() does, in stock as well); a CPU that
- * computes without ever switching is behind, and flushed. So is the CPU that asks:
- * it needs no interrupt.
- *
- * That a CPU has caught up with a label does not take it out of luf.owing. What
- * it saw may be older than the emptying of the mask, and a reclaimer in between
- * has found it there and relies on it, for an entry that the CPU has cached since:
- *
- *	drain			CPU X			reclaim
- *	clock = c
- *				sees c, loads mm
- *							clear PTE, label c + 1
- *							X is in the mask: fine
- *	empty the mask
- *	X has seen c: leave it out?
- *
- * So it goes back into the mask.
- *
- * With PTI the flush of the user's half is done on return to user space, as for
- * any other flush. luf_seen needs no barrier against the use of the entries: the
- * PTEs are gone, so what was dropped does not come back.
- *
- * Locks
- * -----
- * luf.lock and lot->lock are leaves, taken in process context only; luf.lock also
- * under page table locks. luf.mutex is held across the flush and never across the
- * freeing; lot->freeing is held across the freeing only, for reading but by
- * luf_drain_all(), which only passes through. Neither is held when anything but the
- * flush or these is waited for.
- *
- * What the architecture must promise (ARCH_SUPPORTS_LUF)
- * ------------------------------------------------------
- *  - What tlbflush_unmap_batch promises, and that a flush of a batch reaches
- *    CPUs that were added any time before. When it has returned no CPU may use
- *    an entry; it need not have dropped it yet (arch/x86/mm/early_ack.c).
- *  - Setting the dirty bit through a cached clean entry re-walks the page table
- *    and faults if the PTE is gone (x86: yes; here the entries are read-only,
- *    too).
- *  - Adding to a batch does not flush (arm64 broadcasts there: nothing to gain).
- *
- * mm/luf_debug.c checks R1 and R3 at run time; include/linux/quell_mutants.h has a
- * deliberate fault for most of what is said here.
+ * Documentation/mm/lazy_unmap_flush.rst has the argument in full, and what an
+ * architecture must promise. mm/luf_debug.c checks R1 and R3 at run time.
  */
 #include <linux/cpumask.h>
 #include <linux/delay.h>
@@ -253,33 +110,31 @@ enum luf_drain_reason {
 /* Off until luf_init(): the lots must exist. */
 DEFINE_STATIC_KEY_FALSE(luf_key);
 
-/* Both for arch_luf_behind(). */
 DEFINE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
 atomic64_t luf_clock __cacheline_aligned_in_smp = ATOMIC64_INIT(0);
 
+/* The last label that each CPU is owed a flush for: it only rises. */
+static atomic64_t luf_owed[NR_CPUS];
+
 /**
- * struct luf_ledger - who owes a flush
- * @lock:	guards @owing
- * @owing:	the CPUs that may owe a flush with a label greater than @done
- * @clock:	see "Words"
- * @done:	all labels up to this one are flushed; moves under @mutex
- * @mutex:	held from taking CPUs out of @owing until they have flushed
+ * struct luf_ledger - which CPU is owed which flush
+ * @clock:	moves after many folios were parked, and at flushes
+ * @owed:	by CPU: the last label that it is owed a flush for; only rises
+ * @done:	all labels up to this one are flushed
+ * @mutex:	held while CPUs are flushed, so that nobody flushes them for the same
  * @flushing:	the CPUs that are being flushed; under @mutex
- * @later:	those that go back to @owing; under @mutex
  */
 struct luf_ledger {
-	spinlock_t lock;		/* of @owing */
-	struct arch_tlbflush_unmap_batch owing;
 	atomic64_t *clock;
+	atomic64_t *owed;
 	u64 done;
-	struct mutex mutex;		/* of those who settle */
+	struct mutex mutex;		/* of those who flush */
 	struct arch_tlbflush_unmap_batch flushing;
-	struct arch_tlbflush_unmap_batch later;
 };
 
 static struct luf_ledger luf = {
-	.lock	= __SPIN_LOCK_UNLOCKED(luf.lock),
 	.clock	= &luf_clock,
+	.owed	= luf_owed,
 	.mutex	= __MUTEX_INITIALIZER(luf.mutex),
 };
 
@@ -296,8 +151,6 @@ static struct luf_ledger luf = {
  * @nr_zone:	those of each zone, in pages
  * @draining:	set while somebody does who wants memory, see luf_drain_some()
  * @freeing:	held for reading from taking folios out until they are free
- * @share:	how much of what kswapd reclaims is parked, of LUF_SHARE; it alone
- *		writes it
  * @nr_held:	how many of @held there are
  * @held:	folios that were unmapped lazily and not freed, and their labels
  */
@@ -309,7 +162,6 @@ struct luf_lot {
 	unsigned long nr_zone[MAX_NR_ZONES];
 	atomic_t draining;
 	struct rw_semaphore freeing;
-	unsigned int share;
 	unsigned int nr_held;
 	struct {
 		struct folio *folio;
@@ -317,15 +169,13 @@ struct luf_lot {
 	} held[LUF_HELD_MAX];
 };
 
-#define LUF_SHARE	64
-
 static struct luf_lot *luf_lots[MAX_NUMNODES] __read_mostly;
 
-/* Pages that a lot holds at the most; 0: see luf_lot_limit(). */
-#define LUF_LOT_MAX	16384
-/* Folios that reclaim holds back from the lot; its own lists are shorter. */
-#define LUF_LIST_MAX	128
+/* Pages that a lot holds at the most; 0: see luf_node_limit(). */
+#define LUF_LOT_MAX	16384UL
 static unsigned long luf_lot_pages __read_mostly;
+/* Pages that reclaim holds back from the lot; most of its lists are shorter. */
+#define LUF_LIST_MAX	128UL
 
 /* A stale window is closed after so many milliseconds, on an idle machine too. */
 #define LUF_STALE_MIN	2
@@ -334,20 +184,15 @@ static unsigned int luf_max_stale_ms __read_mostly = 100;
 
 /* --- The ledger of owed flushes ------------------------------------------ */
 
-/*
- * The CPUs of @mm owe a flush. After a PTE of @mm was cleared, under its page
- * table lock. Returns the label. See R1 for the look without a lock.
- */
-static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
+/* No label is lost to a lesser one. Returns whether @at was less. */
+static bool luf_raise(atomic64_t *at, s64 label)
 {
-	if (!arch_luf_covered(&ledger->owing, mm) && !quell_mutant(LUF_NO_OWING)) {
-		spin_lock(&ledger->lock);
-		arch_luf_add_mm(&ledger->owing, mm);
-		spin_unlock(&ledger->lock);
-	}
-	/* The mask before the clock: pairs with luf_ledger_settle(). */
-	smp_mb();
-	return atomic64_read(ledger->clock) + 1;
+	s64 old = atomic64_read(at);
+
+	while (old < label)
+		if (atomic64_try_cmpxchg(at, &old, label))
+			return true;
+	return false;
 }
 
 /* A label that is not less than any given out so far. */
@@ -363,37 +208,68 @@ static bool luf_ledger_done(struct luf_ledger *ledger, u64 label)
 }
 
 /*
- * Up to which label is everything settled, or is so without an interrupt? This
- * CPU is flushed if that settles @oldest.
+ * The CPUs of @mm are owed a flush. After a PTE of @mm was cleared and tlb_gen
+ * raised, under its page table lock. Returns the label, which may be greater than what
+ * the CPUs are owed: they have caught up once they have seen that. So that everything
+ * up to a label is done does not mean that a CPU which is owed no more is not behind.
+ */
+static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
+{
+	u64 label = luf_ledger_now(ledger);
+	unsigned int cpu;
+
+	if (!quell_mutant(LUF_NO_OWING))
+		for_each_cpu(cpu, mm_cpumask(mm))
+			luf_raise(&ledger->owed[cpu], label);
+	/* The CPUs before the clock: pairs with luf_ledger_settle(). */
+	smp_mb();
+	return luf_ledger_now(ledger);
+}
+
+/*
+ * Up to which label, @label at the most, does @cpu use no entry that became stale with
+ * it? Less than @label means that it is behind: see R5.
+ */
+static u64 luf_reached(struct luf_ledger *ledger, unsigned int cpu, u64 label)
+{
+	u64 owed = atomic64_read(&ledger->owed[cpu]);
+	u64 seen = arch_luf_seen(cpu);
+
+	return seen < min(owed, label) && arch_luf_may_use(cpu) ? seen : label;
+}
+
+/*
+ * Up to which label is everything settled, or is so without an interrupt? Anything
+ * less than @oldest counts as nothing. If only this CPU is behind that, it is flushed.
  */
 static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
 {
-	unsigned int cpu;
-	u64 label;
+	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
+	u64 label = atomic64_read(ledger->clock);
+	unsigned int cpu, here;
 
-	/* Who holds it is just flushing. */
-	if (!mutex_trylock(&ledger->mutex))
-		return smp_load_acquire(&ledger->done);	/* as in luf_ledger_done() */
-	label = atomic64_read(ledger->clock);
-	/* The clock before the mask: a label up to it has its CPUs there. */
+	if (quell_mutant(LUF_AGED_UNCHECKED))
+		return label;
+	/* The clock before the CPUs: pairs with luf_ledger_owe(). */
 	smp_mb();
-	cpu = get_cpu();
-	if (!quell_mutant(LUF_AGED_UNCHECKED))
-		/* CPUs are added meanwhile, for greater labels; none leaves. */
-		label = data_race(arch_luf_least(&ledger->owing, label, cpu));
-	if (arch_luf_owes(&ledger->owing, cpu) && arch_luf_behind(cpu, label)) {
-		if (label >= oldest) {
-			arch_luf_only(&ledger->flushing, cpu);
-			if (!quell_mutant(LUF_AGED_NOT_LOCAL))
-				arch_tlbbatch_flush(&ledger->flushing);
-		} else {
+	here = get_cpu();
+	for_each_online_cpu(cpu) {
+		if (label < oldest)
+			break;
+		if (cpu != here)
+			label = luf_reached(ledger, cpu, label);
+	}
+	if (label >= oldest && luf_reached(ledger, here, label) < label) {
+		if (tlb_ubc->flush_required)
 			label = 0;
-		}
+		else if (!quell_mutant(LUF_AGED_NOT_LOCAL))
+			arch_luf_flush_here(&tlb_ubc->arch, here);
 	}
 	put_cpu();
-	label = max(label, ledger->done);
-	mutex_unlock(&ledger->mutex);
-	return label;
+	if (label < oldest)
+		label = 0;
+	/* As in luf_ledger_done(). */
+	return max(label, smp_load_acquire(&ledger->done));
 }
 
 /*
@@ -402,8 +278,8 @@ static u64 luf_ledger_settled(struct luf_ledger *ledger, u64 oldest)
  */
 static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 {
+	unsigned int cpu;
 	bool behind;
-	u64 clock;
 
 	if (luf_ledger_done(ledger, need))
 		return false;
@@ -414,34 +290,23 @@ static bool luf_ledger_settle(struct luf_ledger *ledger, u64 need)
 		return false;
 	}
 
-	/* A full barrier: the clock before the mask. */
-	clock = atomic64_inc_return(ledger->clock);
-	spin_lock(&ledger->lock);
-	ledger->flushing = ledger->owing;
-	memset(&ledger->owing, 0, sizeof(ledger->owing));
-	spin_unlock(&ledger->lock);
-	/* The mask is empty for all before anybody is flushed or left out: R1. */
+	/* Labels that are given out from now on are greater. */
+	luf_raise(ledger->clock, need);
+	/* The clock before the CPUs: pairs with luf_ledger_owe(). */
 	smp_mb();
-
-	memset(&ledger->later, 0, sizeof(ledger->later));
-	arch_luf_sort(&ledger->flushing, &ledger->later, need);
+	for_each_online_cpu(cpu)
+		if (luf_reached(ledger, cpu, need) < need)
+			arch_luf_add_cpu(&ledger->flushing, cpu);
 	behind = !arch_luf_empty(&ledger->flushing);
 	if (quell_mutant(LUF_DONE_EARLY)) {
 		/* Before the flush. */
-		smp_store_release(&ledger->done, clock);
+		smp_store_release(&ledger->done, need);
 		mdelay(1);
 	}
 	if (behind && !quell_mutant(LUF_SKIP_FLUSH))
 		arch_tlbbatch_flush(&ledger->flushing);
-	if (!arch_luf_empty(&ledger->later) && !quell_mutant(LUF_DROP_LATER)) {
-		/* Not behind what is needed now, but maybe what follows: R5. */
-		spin_lock(&ledger->lock);
-		arch_luf_add(&ledger->owing, &ledger->later);
-		spin_unlock(&ledger->lock);
-		clock = need;
-	}
 	/* Pairs with luf_ledger_done(): after the flush. */
-	smp_store_release(&ledger->done, clock);
+	smp_store_release(&ledger->done, need);
 	mutex_unlock(&ledger->mutex);
 	return behind;
 }
@@ -498,16 +363,19 @@ static void luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 	spin_unlock(&lot->lock);
 }
 
-/* The least label in the lot, or one that never comes. */
+/* The first label in the lot, or less, or one that never comes. */
 static u64 luf_lot_oldest(struct luf_lot *lot)
 {
 	struct folio *folio;
 	u64 label = U64_MAX;
+	unsigned int i;
 
 	spin_lock(&lot->lock);
 	folio = list_first_entry_or_null(&lot->folios, struct folio, lru);
 	if (folio)
 		label = (unsigned long)folio->private;
+	for (i = 0; i < lot->nr_held; i++)
+		label = min(label, lot->held[i].label);
 	spin_unlock(&lot->lock);
 	return label;
 }
@@ -566,36 +434,55 @@ static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 	up_read(&lot->freeing);
 }
 
-/*
- * How many pages the lot of a node may hold that has @managed pages: as many as
- * kswapd reclaims in one go, @high, the sum of the high watermarks, or what the
- * administrator set; but no more than 1/64 of the node, so that small nodes keep
- * their memory. kswapd's reserve is twice that.
- */
-static unsigned long luf_lot_limit(unsigned long managed, unsigned long high)
+/* The sum of what @mark() says of the zones of a node. */
+static unsigned long luf_sum_zones(struct pglist_data *pgdat,
+				   unsigned long (*mark)(struct zone *zone))
 {
-	unsigned long limit = READ_ONCE(luf_lot_pages);
-
-	if (!limit)
-		limit = min(high, LUF_LOT_MAX);
-	return min(limit, managed / 64);
-}
-
-static unsigned long luf_node_limit(struct pglist_data *pgdat)
-{
-	unsigned long managed = 0, low = 0, high = 0, limit;
+	unsigned long sum = 0;
 	int i;
 
-	for (i = 0; i < MAX_NR_ZONES; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		sum += mark(&pgdat->node_zones[i]);
+	return sum;
+}
 
-		managed += zone_managed_pages(zone);
-		low += low_wmark_pages(zone);
-		high += high_wmark_pages(zone);
-	}
-	limit = luf_lot_limit(managed, high);
-	/* What kswapd reclaims from one watermark to the other may wait for one flush. */
-	return READ_ONCE(luf_lot_pages) ? limit : clamp(high - low, limit, LUF_LOT_MAX);
+static unsigned long luf_low_to_high(struct zone *zone)
+{
+	return high_wmark_pages(zone) - low_wmark_pages(zone);
+}
+
+static unsigned long luf_min_to_low(struct zone *zone)
+{
+	return low_wmark_pages(zone) - min_wmark_pages(zone);
+}
+
+/* How many pages are worth a flush: 4 MB, less on a node of less than 256 MB. */
+#define LUF_WORTH	1024UL
+
+static unsigned long luf_worth(unsigned long managed)
+{
+	return min(managed / 64, LUF_WORTH);
+}
+
+/*
+ * How many pages may be parked: as many as kswapd reclaims in one go, or as are worth a
+ * flush, or as was set.
+ */
+static unsigned long luf_node_limit(struct pglist_data *pgdat)
+{
+	return READ_ONCE(luf_lot_pages) ?:
+	       clamp(luf_sum_zones(pgdat, luf_low_to_high),
+		     luf_worth(luf_sum_zones(pgdat, zone_managed_pages)), LUF_LOT_MAX);
+}
+
+/*
+ * How many pages kswapd may hold back from a node that is short of free ones: no more
+ * than anybody else who reclaims, or a quarter of what lies below the low watermark.
+ */
+static unsigned long luf_node_piece(struct pglist_data *pgdat)
+{
+	return clamp(luf_sum_zones(pgdat, luf_min_to_low) / 4, LUF_LIST_MAX,
+		     LUF_LOT_MAX / 4);
 }
 
 /* What free_unref_folios() and mem_cgroup_uncharge_folios() want. */
@@ -756,7 +643,7 @@ static bool luf_drain_some(int nid, enum luf_drain_reason reason,
 /* What was owed when luf_close_windows() ran last. */
 static u64 luf_stale_label;
 /* The newest label that was given out. */
-static u64 luf_owed;
+static atomic64_t luf_newest;
 static bool luf_stale_armed;
 
 static void luf_close_windows(struct work_struct *work);
@@ -800,7 +687,7 @@ static void luf_close_windows(struct work_struct *work)
 	bool more;
 	int nid;
 
-	if (!luf_ledger_done(&luf, stale) && luf_settle_all(stale))
+	if (luf_settle_all(stale))
 		count_vm_event(LUF_FLUSH_STALE);
 	for_each_node_state(nid, N_MEMORY) {
 		if (!luf_waits(nid))
@@ -811,12 +698,13 @@ static void luf_close_windows(struct work_struct *work)
 			trace_luf_drain(nid, nr_pages, LUF_DRAIN_STALE);
 		}
 	}
-	luf_stale_label = luf_ledger_now(&luf);
+	/* What is owed from now on has a greater label, and its time before it. */
+	luf_stale_label = atomic64_inc_return(&luf_clock);
 
 	WRITE_ONCE(luf_stale_armed, false);
 	/* Pairs with luf_keep_closing(). */
 	smp_mb();
-	more = !luf_ledger_done(&luf, READ_ONCE(luf_owed));
+	more = !luf_ledger_done(&luf, atomic64_read(&luf_newest));
 	for_each_node_state(nid, N_MEMORY)
 		more |= luf_waits(nid);
 	if (more) {
@@ -825,15 +713,14 @@ static void luf_close_windows(struct work_struct *work)
 	}
 }
 
-/* @mm owes a flush; see luf_ledger_owe(). */
+/* The CPUs of @mm are owed a flush; see luf_ledger_owe(). */
 static u64 luf_owe(struct mm_struct *mm)
 {
 	u64 label = luf_ledger_owe(&luf, mm);
 
-	/* One that is lost to a lesser one is settled when its folio leaves the lot. */
-	if (READ_ONCE(luf_owed) < label)
-		WRITE_ONCE(luf_owed, label);
-	luf_keep_closing();
+	/* Whoever raises it sees to it that what is less is flushed, too. */
+	if (luf_raise(&luf_newest, label))
+		luf_keep_closing();
 	return label;
 }
 
@@ -867,9 +754,8 @@ static bool luf_may_defer_file(struct folio *folio)
 /*
  * @folio was unmapped lazily and is not freed; the caller has it isolated. Who frees it
  * later does not know what it is owed, so the lot keeps a reference until that is
- * settled. Returns false if it has to be flushed instead: for want of room, or if
- * somebody other than kswapd reclaims, who may want just this folio next, as a memory
- * cgroup at its limit does.
+ * settled. Returns false if it has to be flushed instead: for want of room, or if a
+ * memory cgroup at its limit reclaims, which may want just this folio next.
  */
 static bool luf_hold(struct folio *folio)
 {
@@ -881,7 +767,7 @@ static bool luf_hold(struct folio *folio)
 	count_vm_event(LUF_KEPT_FOLIO);
 	if (quell_mutant(LUF_LOSE_KEPT))
 		return true;
-	if (!current_is_kswapd() || folio_test_large(folio))
+	if (!(current->tlb_ubc.luf_state & LUF_MAY_HOLD) || folio_test_large(folio))
 		return false;
 	if (READ_ONCE(lot->nr_held) == LUF_HELD_MAX)
 		/* As in luf_ledger_done(). */
@@ -908,8 +794,11 @@ static bool luf_hold(struct folio *folio)
 	return room;
 }
 
-/* The PTEs of @folio are about to be cleared; defer their flushes if possible. */
-static void luf_begin(struct folio *folio)
+/*
+ * The PTEs of @folio are about to be cleared; defer their flushes if possible. @more
+ * is LUF_MAY_HOLD or nothing.
+ */
+static void luf_begin(struct folio *folio, unsigned char more)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 	unsigned char state = tlb_ubc->luf_state;
@@ -917,7 +806,7 @@ static void luf_begin(struct folio *folio)
 	/* What an earlier folio is owed is not forgotten. */
 	if ((state & LUF_OWED) && !luf_hold(tlb_ubc->luf_folio))
 		state |= LUF_KEPT;
-	tlb_ubc->luf_state = (state & (LUF_KEPT | LUF_MOVING)) | LUF_UNMAPPING;
+	tlb_ubc->luf_state = (state & (LUF_KEPT | LUF_MOVING)) | LUF_UNMAPPING | more;
 	tlb_ubc->luf_folio = folio;
 }
 
@@ -930,17 +819,19 @@ static void luf_end(void)
  * __luf_try_to_unmap - try_to_unmap(), lazily where that is safe
  * @folio:	not anonymous, locked, isolated from the LRU
  * @flags:	of try_to_unmap()
+ * @memcg:	the memory cgroup that reclaims, or NULL
  *
  * For reclaim only: the caller ends with luf_park() or try_to_unmap_flush().
  * May sleep.
  */
-void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
+void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
+			struct mem_cgroup *memcg)
 {
 	if (!luf_may_defer_file(folio)) {
 		try_to_unmap(folio, flags);
 		return;
 	}
-	luf_begin(folio);
+	luf_begin(folio, memcg ? 0 : LUF_MAY_HOLD);
 	try_to_unmap(folio, flags);
 	luf_end();
 }
@@ -972,7 +863,7 @@ void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 		try_to_migrate(folio, flags);
 		return;
 	}
-	luf_begin(folio);
+	luf_begin(folio, 0);
 	try_to_migrate(folio, flags);
 	luf_end();
 	/* Not for the end of the batch, like LUF_OWED and LUF_KEPT. */
@@ -980,15 +871,6 @@ void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 		tlb_ubc->luf_state &= ~LUF_OWED;
 		tlb_ubc->luf_state |= LUF_MOVING;
 	}
-}
-
-/* Locks do not order those who raise it: one label is not lost to a lesser one. */
-static void luf_raise(atomic64_t *at, s64 label)
-{
-	s64 old = atomic64_read(at);
-
-	while (old < label && !atomic64_try_cmpxchg(at, &old, label))
-		;
 }
 
 /* See luf_defer(): luf_folio is being unmapped and may be done lazily. */
@@ -1048,11 +930,19 @@ void __luf_settle(void)
 }
 
 /*
- * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
- * that if it is full. Returns how many pages these were.
+ * After many folios were parked, not after each: the CPUs that look at the clock from
+ * now on have caught up with them.
  */
-static unsigned long luf_put_into_lot(struct list_head *parked,
-				      struct pglist_data *pgdat)
+static void luf_tick(void)
+{
+	atomic64_inc(&luf_clock);
+}
+
+/*
+ * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
+ * that if it is full.
+ */
+static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
 {
 	int nid = pgdat->node_id;
 	unsigned long nr_zone[MAX_NR_ZONES] = {};
@@ -1060,13 +950,16 @@ static unsigned long luf_put_into_lot(struct list_head *parked,
 	u64 label;
 
 	luf_for_batches(parked, mem_cgroup_uncharge_folios);
-	/* A full barrier: after all that these folios are owed. */
-	label = atomic64_inc_return(&luf_clock);
+	/* Not less than that of any flush which these folios are owed. */
+	label = luf_ledger_now(&luf);
 	nr_pages = luf_label(parked, label, nr_zone);
 	/* Counted first: a drain on another CPU may take them at once. */
 	mod_node_page_state(pgdat, NR_LUF_PARKED, nr_pages);
 	count_vm_events(LUF_PARK, nr_pages);
 	luf_lot_add(luf_lots[nid], parked, label, nr_zone, nr_pages);
+	/* In migration once for all of its folios: luf_end_migrate(). */
+	if (!(current->tlb_ubc.luf_state & LUF_MOVING))
+		luf_tick();
 	luf_keep_closing();
 	trace_luf_park(nid, nr_pages, label);
 
@@ -1076,7 +969,6 @@ static unsigned long luf_put_into_lot(struct list_head *parked,
 	    luf_parked(nid) > 2 * limit)
 		/* Whoever drains is slow, and all others park: it ends here. */
 		luf_drain_node(nid, LUF_DRAIN_FULL, ULONG_MAX);
-	return nr_pages;
 }
 
 /**
@@ -1093,7 +985,7 @@ static unsigned long luf_put_into_lot(struct list_head *parked,
 bool __luf_park(struct folio *folio, struct list_head *parked)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
-	unsigned long nr = 1;
+	unsigned long nr = folio_nr_pages(folio);
 
 	if (!(tlb_ubc->luf_state & LUF_OWED))
 		return false;
@@ -1105,7 +997,7 @@ bool __luf_park(struct folio *folio, struct list_head *parked)
 		nr += (unsigned long)list_last_entry(parked, struct folio, lru)->private;
 	folio->private = (void *)nr;
 	list_add_tail(&folio->lru, parked);
-	if (nr == LUF_LIST_MAX) {
+	if (nr >= LUF_LIST_MAX) {
 		/* As stock before it frees in mid-list; see also R1. */
 		try_to_unmap_flush();
 		luf_put_into_lot(parked, folio_pgdat(folio));
@@ -1114,53 +1006,38 @@ bool __luf_park(struct folio *folio, struct list_head *parked)
 }
 
 /*
- * kswapd gives back what needs no interrupt; with one, too, if free pages
- * are short and it is worth it. Returns whether it was any.
+ * kswapd gives back what needs no interrupt, and with one what is more than it may
+ * hold back while free pages are short. Returns whether it was any.
  */
 static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
 {
-	unsigned long enough = luf_node_limit(pgdat) / 2;
+	unsigned long piece = luf_node_piece(pgdat);
 	int nid = pgdat->node_id;
 
 	if (quell_mutant(LUF_HOARD))
 		return false;
-	if (is_short && luf_parked(nid) >= enough)
-		return luf_drain_some(nid, LUF_DRAIN_KSWAPD, enough, ULONG_MAX);
+	if (is_short && luf_parked(nid) >= piece)
+		return luf_drain_some(nid, LUF_DRAIN_KSWAPD, piece, ULONG_MAX);
 	return luf_drain_aged(nid, ULONG_MAX);
 }
 
 /**
  * luf_park_list - put what luf_park() took into the lot
- * @parked:		folios of @pgdat; empty afterwards
- * @pgdat:		their node
- * @nr_reclaimed:	pages that were reclaimed with them, and they
+ * @parked:	folios of @pgdat; empty afterwards
+ * @pgdat:	their node
  *
  * May sleep.
  */
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
-		   unsigned int nr_reclaimed)
+void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
 {
-	unsigned long nr_pages = 0;
-	struct zone *zone = NULL;
-	struct luf_lot *lot;
-	unsigned int share;
+	struct zone *zone;
 
-	if (!list_empty(parked)) {
-		zone = folio_zone(list_first_entry(parked, struct folio, lru));
-		nr_pages = luf_put_into_lot(parked, pgdat);
-	} else if (!static_branch_likely(&luf_key)) {
+	if (list_empty(parked))
 		return;
-	}
-	if (!current_is_kswapd() || !nr_reclaimed)
-		return;
-	lot = luf_lots[pgdat->node_id];
-	share = lot->share - lot->share / 8;
-	if (2 * nr_pages >= nr_reclaimed)
-		share += LUF_SHARE / 8;
-	/* Who wakes kswapd looks at it, too. */
-	WRITE_ONCE(lot->share, share);
+	zone = folio_zone(list_first_entry(parked, struct folio, lru));
+	luf_put_into_lot(parked, pgdat);
 	/* It takes its time; somebody may be waiting for pages meanwhile. */
-	if (zone)
+	if (current_is_kswapd())
 		luf_kswapd_drains(pgdat, !zone_watermark_ok(zone, 0, low_wmark_pages(zone),
 							    zone_idx(zone), 0));
 }
@@ -1217,8 +1094,10 @@ bool luf_begin_migrate(void)
  */
 void luf_end_migrate(bool outer)
 {
-	if (!outer)
-		current->tlb_ubc.luf_state &= ~LUF_MOVING;
+	if (outer || !(current->tlb_ubc.luf_state & LUF_MOVING))
+		return;
+	current->tlb_ubc.luf_state &= ~LUF_MOVING;
+	luf_tick();
 }
 
 /* --- Hooks of what changes the content that an address denotes -------------- */
@@ -1272,11 +1151,10 @@ bool __luf_flush_pending(struct mm_struct *mm)
 		atomic64_cmpxchg(&mm->luf_label, label, 0);
 		return false;
 	}
-	/*
-	 * A full barrier. Labels that are given out from now on are greater; the
-	 * PTEs of all others are cleared, and tlb_gen raised, before the flush.
-	 */
-	atomic64_inc_return(&luf_clock);
+	/* Labels that are given out from now on are greater. */
+	luf_raise(&luf_clock, label);
+	/* The PTEs of all others were cleared, and tlb_gen raised, before the flush. */
+	smp_mb();
 	arch_flush_tlb_batched_pending(mm);
 	atomic64_cmpxchg(&mm->luf_label, label, 0);
 	return true;
@@ -1356,11 +1234,9 @@ void luf_drain_for_compact(struct zone *zone)
  * @mark:		that kswapd wants to reach, in pages
  * @highest_zoneidx:	of the allocation
  *
- * Parked pages count as free ones; but kswapd wakes up when free pages are below
- * the low watermark, and with one flush there shall then be many. So it fills the
- * lot, and rests when there is as much in free pages above that watermark, where
- * these come from the last flush: then it has the time until these are used up
- * for the next. Only where most of what it reclaims is parked.
+ * Parked pages count as free ones, but not to reach the low watermark: there kswapd wakes
+ * up, and gives back what is parked. It rests when as much is parked again, and free above
+ * that watermark, as is worth a flush; from some 4 GB on stock's own mark is higher.
  */
 bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx)
@@ -1368,18 +1244,13 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 	struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
 	unsigned long parked = lot ? READ_ONCE(lot->nr_zone[zone_idx(zone)]) : 0;
 	unsigned long low = low_wmark_pages(zone);
-	unsigned long free;
 
 	if (!parked)
 		return zone_watermark_ok_safe(zone, order, mark, highest_zoneidx);
-	if (!zone_watermark_ok_safe(zone, order, low, highest_zoneidx))
-		return false;
-	free = zone_page_state(zone, NR_FREE_PAGES);
-	if (READ_ONCE(lot->share) > LUF_SHARE / 2)
-		mark = max(mark, low + 2 * luf_lot_limit(zone_managed_pages(zone),
-							 high_wmark_pages(zone)));
-	return __zone_watermark_ok(zone, order, mark, highest_zoneidx, 0,
-				   free + parked);
+	mark = max(mark, low + 2 * luf_worth(zone_managed_pages(zone)));
+	return zone_watermark_ok_safe(zone, order, low, highest_zoneidx) &&
+	       __zone_watermark_ok(zone, order, mark, highest_zoneidx, 0,
+				   zone_page_state(zone, NR_FREE_PAGES) + parked);
 }
 
 /**
@@ -1461,20 +1332,6 @@ unsigned long luf_nr_parked(void)
 void luf_report_meminfo(struct seq_file *m)
 {
 	seq_printf(m, "LufParked:      %8lu kB\n", K(luf_nr_parked()));
-}
-
-/* A line of a node's meminfo in sysfs. */
-int luf_report_node_meminfo(char *buf, int len, int nid)
-{
-	return sysfs_emit_at(buf, len, "Node %d LufParked:      %8lu kB\n", nid,
-			     K(node_page_state(NODE_DATA(nid), NR_LUF_PARKED)));
-}
-
-/* A line of show_mem(). */
-void luf_show_meminfo_node(int nid)
-{
-	pr_info("Node %d luf_parked:%lukB\n", nid,
-		K(node_page_state(NODE_DATA(nid), NR_LUF_PARKED)));
 }
 
 /* --- The switch --------------------------------------------------------------- */

@@ -26,6 +26,7 @@ enum luf_state {
 	LUF_OWED	= 2,	/* cleared PTEs whose flush the lot owes */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
 	LUF_MOVING	= 8,	/* folios that are being migrated are OWED */
+	LUF_MAY_HOLD	= 16,	/* luf_hold() may keep a reference to the folio */
 };
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
@@ -36,10 +37,10 @@ void __luf_settle(void);
 bool __luf_flush_pending(struct mm_struct *mm);
 void __luf_write_fault(struct mm_struct *mm);
 
-void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
+void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
+			struct mem_cgroup *memcg);
 bool __luf_park(struct folio *folio, struct list_head *parked);
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat,
-		   unsigned int nr_reclaimed);
+void luf_park_list(struct list_head *parked, struct pglist_data *pgdat);
 void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 			  enum migrate_reason reason);
 void __luf_put_migrated(struct folio *folio, enum migrate_reason reason);
@@ -59,11 +60,12 @@ void luf_let_go(const struct list_head *failed);
  * try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. That is never for
  * anonymous and shared memory, which pay for no call.
  */
-static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
+static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
+				    struct mem_cgroup *memcg)
 {
 	if (static_branch_likely(&luf_key) && !folio_test_anon(folio) &&
 	    !folio_test_swapbacked(folio))
-		__luf_try_to_unmap(folio, flags);
+		__luf_try_to_unmap(folio, flags, memcg);
 	else
 		try_to_unmap(folio, flags);
 }
@@ -161,7 +163,8 @@ static inline void luf_numa_fault(struct mm_struct *mm)
 
 #else /* !CONFIG_QUELL_LUF */
 
-#define luf_try_to_unmap(folio, flags)		try_to_unmap(folio, flags)
+#define luf_try_to_unmap(folio, flags, memcg)	\
+	((void)(memcg), try_to_unmap(folio, flags))
 #define luf_try_to_migrate(folio, flags, reason)	\
 	((void)(reason), try_to_migrate(folio, flags))
 #define luf_balanced(...)			zone_watermark_ok_safe(__VA_ARGS__)
@@ -172,8 +175,7 @@ static inline bool luf_park(struct folio *folio, struct list_head *parked)
 }
 
 static inline void luf_park_list(struct list_head *parked,
-				 struct pglist_data *pgdat,
-				 unsigned int nr_reclaimed)
+				 struct pglist_data *pgdat)
 {
 }
 

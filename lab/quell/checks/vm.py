@@ -325,6 +325,11 @@ _EXCLUDED = {
         " btrfs balance start --full-balance $M >/dev/null",
     ),
     "f2fs excludes both files of an atomic write": (2, _ATOMIC_WRITE),
+    "swapon excludes the file": (
+        1,
+        _MAKE % "ext4" + "; head -c 4M /dev/zero > $M/swap; chmod 600 $M/swap; mkswap $M/swap; sync;"
+        " swapon $M/swap && swapoff $M/swap",
+    ),
 }  # fmt: skip
 _EXCLUDE = """
 mkdir /dev/shm/trace; mount -t tracefs tracefs /dev/shm/trace

@@ -115,7 +115,7 @@ RULES = (
         "luf_ledger_settle luf_settle_all luf_ledger_settled luf_drain_node luf_drain_some "
         "luf_drain_for_alloc luf_drain_for_compact luf_drain_for_kswapd luf_drain_all "
         "luf_close_windows luf_write_access luf_exclude __luf_write_fault __luf_flush_pending "
-        "luf_kswapd_drains drain_store luf_settle_kept __luf_settle",
+        "luf_kswapd_drains drain_store __luf_settle",
     ),
     # The PTEs were cleared by reclaim, the flush is made up for by a system call.
     _rule("reclaim-pending", "flush_tlb_batched_pending"),

@@ -14,8 +14,6 @@ void luf_write_access(struct inode *inode);
 void luf_exclude(struct inode *inode);
 unsigned long luf_nr_parked(void);
 void luf_report_meminfo(struct seq_file *m);
-int luf_report_node_meminfo(char *buf, int len, int nid);
-void luf_show_meminfo_node(int nid);
 #else
 static inline void luf_write_access(struct inode *inode)
 {
@@ -31,15 +29,6 @@ static inline unsigned long luf_nr_parked(void)
 }
 
 static inline void luf_report_meminfo(struct seq_file *m)
-{
-}
-
-static inline int luf_report_node_meminfo(char *buf, int len, int nid)
-{
-	return 0;
-}
-
-static inline void luf_show_meminfo_node(int nid)
 {
 }
 #endif

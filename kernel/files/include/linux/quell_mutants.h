@@ -17,7 +17,6 @@
 	M(LUF_NO_TLB_GEN)	/* tlb_gen is not raised */		\
 	M(LUF_SKIP_FLUSH)	/* a drain flushes nobody */		\
 	M(LUF_DONE_EARLY)	/* done moves before the flush */	\
-	M(LUF_DROP_LATER)	/* CPUs that caught up are forgotten */	\
 	M(LUF_AGED_UNCHECKED)	/* everybody has caught up */		\
 	M(LUF_AGED_NOT_LOCAL)	/* but for this CPU */			\
 	M(LUF_RELEASE_EARLY)	/* the lot's labels do not matter */	\

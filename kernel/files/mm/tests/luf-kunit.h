@@ -2,17 +2,21 @@
 /*
  * KUnit tests of the bookkeeping: the ledger of owed flushes and the lot. They
  * use a ledger and a lot of their own, and real folios. The clock starts where
- * luf_seen never comes, so that every CPU that is not lazy is behind.
+ * luf_seen never comes, so that every CPU that may use entries of a user is behind.
  */
 #include <kunit/test.h>
 #include <linux/kthread.h>
 #include <linux/sched/mm.h>
+/* Has tracepoints of its own. */
+#undef CREATE_TRACE_POINTS
+#include <linux/mmu_context.h>
 
 #define LUF_START	BIT_ULL(62)
 
 struct luf_test {
 	struct luf_ledger ledger;
 	atomic64_t clock;
+	atomic64_t owed[NR_CPUS];
 	struct luf_lot lot;
 	struct mm_struct *mm;		/* whose CPUs owe */
 	struct mm_struct *loaded;	/* so that our CPU is not lazy */
@@ -29,10 +33,10 @@ static int luf_test_init(struct kunit *test)
 	t->loaded = mm_alloc();
 	if (!t->mm || !t->loaded)
 		return -ENOMEM;
-	spin_lock_init(&t->ledger.lock);
 	mutex_init(&t->ledger.mutex);
 	atomic64_set(&t->clock, LUF_START);
 	t->ledger.clock = &t->clock;
+	t->ledger.owed = t->owed;
 	luf_lot_init(&t->lot);
 	return 0;
 }
@@ -97,52 +101,37 @@ static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
 	return label;
 }
 
-static bool luf_test_owes(struct luf_test *t, unsigned int cpu)
-{
-	bool owes;
-
-	cpumask_set_cpu(cpu, mm_cpumask(t->mm));
-	owes = arch_luf_covered(&t->ledger.owing, t->mm);
-	cpumask_clear(mm_cpumask(t->mm));
-	return owes;
-}
-
-/* A label is one that the clock has yet to reach; a flush settles it. */
+/* A label is one that the clock has yet to reach; a flush settles it, and costs nothing again. */
 static void luf_ledger_test(struct kunit *test)
-{
-	struct luf_test *t = test->priv;
-	struct luf_ledger *ledger = &t->ledger;
-	unsigned int cpu = luf_test_begin(t);
-	u64 label = luf_test_owe(t, cpu);
-
-	KUNIT_EXPECT_EQ(test, label, LUF_START + 1);
-	KUNIT_EXPECT_TRUE(test, luf_test_owes(t, cpu));
-	KUNIT_EXPECT_FALSE(test, luf_ledger_done(ledger, label));
-
-	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, label));
-	KUNIT_EXPECT_TRUE(test, luf_ledger_done(ledger, label));
-	KUNIT_EXPECT_FALSE(test, luf_test_owes(t, cpu));
-	KUNIT_EXPECT_EQ(test, atomic64_read(&t->clock), label);
-	luf_test_end(t);
-}
-
-/* What is settled costs nothing, and neither does what nobody owes. */
-static void luf_ledger_again_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
 	u64 label = luf_test_owe(t, luf_test_begin(t));
 
+	KUNIT_EXPECT_EQ(test, label, LUF_START + 1);
+	KUNIT_EXPECT_FALSE(test, luf_ledger_done(ledger, label));
+
 	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, label));
+	KUNIT_EXPECT_TRUE(test, luf_ledger_done(ledger, label));
+	KUNIT_EXPECT_EQ(test, atomic64_read(&t->clock), label);
 	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, label));
 	KUNIT_EXPECT_EQ(test, ledger->done, label);
-
-	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, luf_ledger_now(ledger)));
-	KUNIT_EXPECT_EQ(test, ledger->done, label + 1);
 	luf_test_end(t);
 }
 
-/* What becomes owed after a flush took the mask has a label beyond it. */
+/* Who is owed nothing is not flushed. */
+static void luf_ledger_nobody_test(struct kunit *test)
+{
+	struct luf_test *t = test->priv;
+	struct luf_ledger *ledger = &t->ledger;
+
+	luf_test_begin(t);
+	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, luf_ledger_now(ledger)));
+	luf_test_end(t);
+	KUNIT_EXPECT_EQ(test, ledger->done, LUF_START + 1);
+}
+
+/* What becomes owed after a flush has a label beyond it. */
 static void luf_ledger_next_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -153,89 +142,104 @@ static void luf_ledger_next_test(struct kunit *test)
 	luf_ledger_settle(ledger, first);
 	second = luf_test_owe(t, cpu);
 	KUNIT_EXPECT_GT(test, second, ledger->done);
-	KUNIT_EXPECT_TRUE(test, luf_test_owes(t, cpu));
 	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, second));
 	luf_test_end(t);
 }
 
 /*
- * A CPU that has caught up with a label needs no flush for it, but stays in the
- * mask for what it has cached since. One that has not is behind, and flushed.
- * The thresholds are set around what this CPU has really seen.
+ * A CPU is behind what is asked for if it has not seen that, and not behind anything
+ * newer than the last that it is owed. The thresholds are set around what this CPU has
+ * really seen.
  */
-static void luf_ledger_seen_test(struct kunit *test)
+static void luf_ledger_behind_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
 	unsigned int cpu = luf_test_begin(t);
-	u64 least[3], seen;
-	bool behind[2], later[2];
+	bool behind[4];
+	u64 seen;
 	int i;
 
-	luf_test_owe(t, cpu);
 	local_irq_disable();
 	seen = this_cpu_read(luf_seen);
-	for (i = 0; i < 3; i++)
-		least[i] = arch_luf_least(&ledger->owing, seen + i,
-					  nr_cpu_ids) - seen;
-	for (i = 0; i < 2; i++) {
-		ledger->flushing = ledger->owing;
-		memset(&ledger->later, 0, sizeof(ledger->later));
-		arch_luf_sort(&ledger->flushing, &ledger->later, seen + i);
-		behind[i] = !arch_luf_empty(&ledger->flushing);
-		later[i] = !arch_luf_empty(&ledger->later);
+	for (i = 0; i < 4; i++) {
+		atomic64_set(&t->owed[cpu], seen + (i & 1));
+		behind[i] = luf_reached(ledger, cpu, seen + (i >> 1)) < seen + (i >> 1);
 	}
 	local_irq_enable();
 	luf_test_end(t);
 
-	for (i = 0; i < 3; i++)
-		KUNIT_EXPECT_EQ(test, least[i], 0);
-	KUNIT_EXPECT_TRUE(test, !behind[0] && later[0]);
-	KUNIT_EXPECT_TRUE(test, behind[1] && !later[1]);
+	for (i = 0; i < 4; i++)
+		KUNIT_EXPECT_EQ(test, behind[i], i == 3);
 }
 
-/*
- * Settling without a flush leaves the CPU in the mask. Otherwise an owner that
- * found it there while the mask was being taken would lose it: R5.
- */
-static void luf_ledger_stays_test(struct kunit *test)
+/* A CPU that was owed a flush for one mm, and runs another since, is not flushed. */
+static void luf_ledger_other_mm_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
-	struct luf_ledger *ledger = &t->ledger;
-	bool flushed, owes;
+	struct mm_struct *other = mm_alloc();
 	unsigned int cpu;
+	bool behind;
+	u64 now;
 
-	if (!static_branch_likely(&luf_key))
+	KUNIT_ASSERT_NOT_NULL(test, other);
+	if (!static_branch_likely(&luf_key)) {
+		mmput(other);
 		kunit_skip(test, "luf is switched off");
-
-	/* The switch that luf_test_begin() makes has seen at least this. */
-	atomic64_inc(&luf_clock);
+	}
+	t->ledger.clock = &luf_clock;
+	migrate_disable();
 	cpu = luf_test_begin(t);
 	luf_test_owe(t, cpu);
-	flushed = luf_ledger_settle(ledger, 1);
-	owes = luf_test_owes(t, cpu);
 	luf_test_end(t);
+	luf_tick();
 
-	KUNIT_EXPECT_FALSE(test, flushed);
-	KUNIT_EXPECT_TRUE(test, owes);
-	KUNIT_EXPECT_EQ(test, ledger->done, 1);
+	kthread_use_mm(other);
+	luf_tick();
+	now = luf_ledger_now(&t->ledger);
+	behind = luf_reached(&t->ledger, cpu, now) < now;
+	kthread_unuse_mm(other);
+	migrate_enable();
+	KUNIT_EXPECT_FALSE(test, behind);
+	mmput(other);
 }
 
-/* The mask is the union of the mms' masks, and a covered mm adds nothing. */
-static void luf_ledger_covered_test(struct kunit *test)
+/* A CPU with init_mm loaded uses no entry of a user. */
+static void luf_ledger_init_mm_test(struct kunit *test)
+{
+	struct luf_test *t = test->priv;
+	bool behind, kernel;
+	unsigned int cpu;
+
+	cpu = luf_test_begin(t);
+	luf_test_owe(t, cpu);
+	behind = luf_reached(&t->ledger, cpu, U64_MAX) < U64_MAX;
+	local_irq_disable();
+	switch_mm_irqs_off(NULL, &init_mm, NULL);
+	kernel = luf_reached(&t->ledger, cpu, U64_MAX) < U64_MAX;
+	switch_mm_irqs_off(NULL, t->loaded, current);
+	local_irq_enable();
+	luf_test_end(t);
+	KUNIT_EXPECT_TRUE(test, behind);
+	KUNIT_EXPECT_FALSE(test, kernel);
+}
+
+/* Every CPU of the mm is owed the label, no other is, and a greater one stays. */
+static void luf_ledger_owe_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
 	struct luf_ledger *ledger = &t->ledger;
 
 	cpumask_set_cpu(0, mm_cpumask(t->mm));
-	KUNIT_EXPECT_FALSE(test, arch_luf_covered(&ledger->owing, t->mm));
 	luf_ledger_owe(ledger, t->mm);
-	KUNIT_EXPECT_TRUE(test, arch_luf_covered(&ledger->owing, t->mm));
+	KUNIT_EXPECT_EQ(test, atomic64_read(&t->owed[0]), LUF_START + 1);
+	luf_raise(&t->owed[0], 1);
+	KUNIT_EXPECT_EQ(test, atomic64_read(&t->owed[0]), LUF_START + 1);
 	if (nr_cpu_ids > 1) {
+		KUNIT_EXPECT_EQ(test, atomic64_read(&t->owed[1]), 0);
 		cpumask_set_cpu(1, mm_cpumask(t->mm));
-		KUNIT_EXPECT_FALSE(test, arch_luf_covered(&ledger->owing, t->mm));
 		luf_ledger_owe(ledger, t->mm);
-		KUNIT_EXPECT_TRUE(test, arch_luf_covered(&ledger->owing, t->mm));
+		KUNIT_EXPECT_EQ(test, atomic64_read(&t->owed[1]), LUF_START + 1);
 	}
 	cpumask_clear(mm_cpumask(t->mm));
 }
@@ -365,23 +369,28 @@ static void luf_lot_order_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
-/*
- * 65536 pages (256 MB): 1/64 is 1024. With more the high watermarks count, or the
- * tunable.
- */
+/* What a node may hold, and what kswapd may while it is short, follow the watermarks. */
 static void luf_lot_limit_test(struct kunit *test)
 {
-	unsigned long saved = luf_lot_pages;
+	struct pglist_data *pgdat = NODE_DATA(first_memory_node);
+	unsigned long limit = 0, piece = 0, saved = luf_lot_pages;
+	int i;
 
-	luf_lot_pages = 0;
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536, 744), 744);
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536, 3000), 1024);
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(262144, 3000), 3000);
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(1UL << 30, 1UL << 20), LUF_LOT_MAX);
+	for (i = 0; i < MAX_NR_ZONES; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+
+		limit += high_wmark_pages(zone) - low_wmark_pages(zone);
+		piece += low_wmark_pages(zone) - min_wmark_pages(zone);
+	}
 	luf_lot_pages = 2048;
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(65536, 744), 1024);
-	KUNIT_EXPECT_EQ(test, luf_lot_limit(131072, 744), 2048);
+	KUNIT_EXPECT_EQ(test, luf_node_limit(pgdat), 2048);
+	luf_lot_pages = 0;
+	KUNIT_EXPECT_GE(test, luf_node_limit(pgdat), min(limit, 16384));
+	KUNIT_EXPECT_LE(test, luf_node_limit(pgdat), 16384);
+	KUNIT_EXPECT_EQ(test, luf_worth(53613), 837);
+	KUNIT_EXPECT_EQ(test, luf_worth(1 << 20), 1024);
 	luf_lot_pages = saved;
+	KUNIT_EXPECT_EQ(test, luf_node_piece(pgdat), clamp(piece / 4, 128, 4096));
 }
 
 /*
@@ -444,22 +453,20 @@ static void luf_state_test(struct kunit *test)
 	luf_end_migrate(false);
 	KUNIT_EXPECT_FALSE(test, luf_begin_migrate());
 
-	/* what an earlier folio is owed survives the next one: kswapd has it held, once */
+	/* what an earlier folio is owed survives the next one: reclaim has it held, once */
 	luf_drain_all();
-	current->flags |= PF_KSWAPD;
 	for (i = 0; i < 2; i++) {
 		tlb_ubc->luf_folio = folio;
-		tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
-		luf_begin(other);
+		tlb_ubc->luf_state = LUF_OWED | LUF_MOVING | LUF_MAY_HOLD;
+		luf_begin(other, 0);
 		KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING | LUF_UNMAPPING);
 		luf_end();
 	}
-	current->flags &= ~PF_KSWAPD;
 	KUNIT_EXPECT_LE(test, folio_ref_count(folio), 2);
 	/* others flush */
 	tlb_ubc->luf_folio = folio;
 	tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
-	luf_begin(other);
+	luf_begin(other, 0);
 	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state,
 			LUF_KEPT | LUF_MOVING | LUF_UNMAPPING);
 	luf_end();
@@ -477,11 +484,12 @@ static void luf_state_test(struct kunit *test)
 
 static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_ledger_test),
-	KUNIT_CASE(luf_ledger_again_test),
+	KUNIT_CASE(luf_ledger_nobody_test),
 	KUNIT_CASE(luf_ledger_next_test),
-	KUNIT_CASE(luf_ledger_seen_test),
-	KUNIT_CASE(luf_ledger_stays_test),
-	KUNIT_CASE(luf_ledger_covered_test),
+	KUNIT_CASE(luf_ledger_behind_test),
+	KUNIT_CASE(luf_ledger_other_mm_test),
+	KUNIT_CASE(luf_ledger_init_mm_test),
+	KUNIT_CASE(luf_ledger_owe_test),
 	KUNIT_CASE(luf_lot_count_test),
 	KUNIT_CASE(luf_lot_held_test),
 	KUNIT_CASE(luf_let_go_test),

@@ -89,10 +89,20 @@ static inline bool arch_luf_lazy(unsigned int cpu)
 	return READ_ONCE(per_cpu(cpu_tlbstate_shared.is_lazy, cpu));
 }
 
-/* May @cpu use an entry that became stale with a label up to @label? */
-static inline bool arch_luf_behind(unsigned int cpu, u64 label)
+/*
+ * May @cpu use entries of a user? Not if it is lazy, nor with init_mm loaded: it loads
+ * an mm, and compares tlb_gen, before it does.
+ */
+static inline bool arch_luf_may_use(unsigned int cpu)
 {
-	return !arch_luf_lazy(cpu) && READ_ONCE(per_cpu(luf_seen, cpu)) < label;
+	return !arch_luf_lazy(cpu) &&
+	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) != &init_mm;
+}
+
+/* @cpu uses no entry that became stale with a label up to this one. */
+static inline u64 arch_luf_seen(unsigned int cpu)
+{
+	return READ_ONCE(per_cpu(luf_seen, cpu));
 }
 
 /*
@@ -105,24 +115,10 @@ static inline void arch_luf_unmapped(struct mm_struct *mm)
 	mmu_notifier_arch_invalidate_secondary_tlbs(mm, 0, -1UL);
 }
 
-/* Are all CPUs that may have cached PTEs of @mm in @batch? Takes no lock. */
-static inline bool arch_luf_covered(const struct arch_tlbflush_unmap_batch *batch,
-				    struct mm_struct *mm)
+static inline void arch_luf_add_cpu(struct arch_tlbflush_unmap_batch *batch,
+				    unsigned int cpu)
 {
-	/* Racy by design: R1 in mm/luf.c. */
-	return data_race(cpumask_subset(mm_cpumask(mm), &batch->cpumask));
-}
-
-static inline void arch_luf_add_mm(struct arch_tlbflush_unmap_batch *batch,
-				   struct mm_struct *mm)
-{
-	cpumask_or(&batch->cpumask, &batch->cpumask, mm_cpumask(mm));
-}
-
-static inline void arch_luf_add(struct arch_tlbflush_unmap_batch *batch,
-				const struct arch_tlbflush_unmap_batch *more)
-{
-	cpumask_or(&batch->cpumask, &batch->cpumask, &more->cpumask);
+	cpumask_set_cpu(cpu, &batch->cpumask);
 }
 
 static inline bool arch_luf_empty(const struct arch_tlbflush_unmap_batch *batch)
@@ -130,51 +126,12 @@ static inline bool arch_luf_empty(const struct arch_tlbflush_unmap_batch *batch)
 	return cpumask_empty(&batch->cpumask);
 }
 
-/*
- * Leave in @batch the CPUs that are behind @need. Those that are not go to
- * @later, or nowhere if they are lazy.
- */
-static inline void arch_luf_sort(struct arch_tlbflush_unmap_batch *batch,
-				 struct arch_tlbflush_unmap_batch *later,
-				 u64 need)
+/* Flush this CPU, @cpu, with @batch, which is empty. Preemption is disabled. */
+static inline void arch_luf_flush_here(struct arch_tlbflush_unmap_batch *batch,
+				       unsigned int cpu)
 {
-	unsigned int cpu;
-
-	for_each_cpu(cpu, &batch->cpumask) {
-		if (arch_luf_behind(cpu, need))
-			continue;
-		cpumask_clear_cpu(cpu, &batch->cpumask);
-		if (!arch_luf_lazy(cpu))
-			cpumask_set_cpu(cpu, &later->cpumask);
-	}
-}
-
-static inline bool arch_luf_owes(const struct arch_tlbflush_unmap_batch *batch,
-				 unsigned int cpu)
-{
-	return cpumask_test_cpu(cpu, &batch->cpumask);
-}
-
-static inline void arch_luf_only(struct arch_tlbflush_unmap_batch *batch,
-				 unsigned int cpu)
-{
-	cpumask_clear(&batch->cpumask);
-	cpumask_set_cpu(cpu, &batch->cpumask);
-}
-
-/*
- * The last label up to @label that no CPU of @batch but @but is behind. CPUs may
- * be added meanwhile; they are for greater labels.
- */
-static inline u64 arch_luf_least(const struct arch_tlbflush_unmap_batch *batch,
-				 u64 label, unsigned int but)
-{
-	unsigned int cpu;
-
-	for_each_cpu(cpu, &batch->cpumask)
-		if (cpu != but && arch_luf_behind(cpu, label))
-			label = min(label, READ_ONCE(per_cpu(luf_seen, cpu)));
-	return label;
+	arch_luf_add_cpu(batch, cpu);
+	arch_tlbbatch_flush(batch);
 }
 
 #else
