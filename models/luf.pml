@@ -283,7 +283,7 @@ inline ledger_owe(me)
 #endif
 }
 
-/* luf_behind(): may the CPU use an entry that became stale with a label up to upto? */
+/* luf_reached(): may the CPU use an entry that became stale with a label up to upto? */
 inline look_behind(c, upto)
 {
 #ifndef NO_OWED			/* what the CPU is owed at all */

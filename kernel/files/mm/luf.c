@@ -33,9 +33,9 @@
  *	  write protect the PTE		  mm_tlb_flush_pending? then as stock
  *	  flush, mm_tlb_flush_pending--
  *
- * R3, reads: what (mm, address) denotes changes only after a flush of what is owed. The
- * page table changes under the lock under which mm->luf_label was raised; the file only
- * by who has write access:
+ * R3, reads: what (mm, address) denotes changes only after a flush of what is owed.
+ * (a) The page table changes under the lock under which mm->luf_label was raised. (b) The
+ * file changes only by who has write access:
  *
  *	unmap				get_write_access(), luf_exclude()
  *	  the file's label is raised	  i_writecount++, or AS_LUF_NEVER

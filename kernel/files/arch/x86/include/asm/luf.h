@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Lazy unmap flush: which CPUs may still have a cleared PTE cached. See mm/luf.c,
- * under "Which CPUs are behind".
+ * Lazy unmap flush: which CPUs may still have a cleared PTE cached. See R5 in mm/luf.c.
  */
 #ifndef _ASM_X86_LUF_H
 #define _ASM_X86_LUF_H
