@@ -187,4 +187,24 @@ static inline void map_set(struct file_set *set, int prot, int flags)
 	signal(SIGBUS, on_bus_error);
 }
 
+/* Wait until a file that others read has filled the memory: before, nothing is reclaimed. */
+static inline void wait_for_reclaim(void)
+{
+	struct timespec pause = { .tv_nsec = 10000000 };
+	unsigned long long stolen = 0;
+	char line[128];
+	FILE *f;
+
+	while (!stolen) {
+		nanosleep(&pause, NULL);
+		f = fopen("/proc/vmstat", "re");
+		if (!f)
+			die("Cannot read /proc/vmstat: %s.", strerror(errno));
+		while (fgets(line, sizeof(line), f))
+			if (sscanf(line, "pgsteal_file %llu", &stolen) == 1)
+				break;
+		fclose(f);
+	}
+}
+
 #endif /* QUELL_MAPPED_FILE_H */

@@ -57,7 +57,8 @@ def test_presets_are_data() -> None:
     ladder, scale = presets.load("ladder"), presets.load("scale")
     assert scale.sides == ladder.sides and scale.deterministic and scale.cpus == (2, 4, 8, 16)
     # Each rung switches on more than the one before, and all mechanisms come in.
-    on = [{n for n, is_on in sides.switches(side).items() if is_on} for side in ladder.sides[:-1]]
+    on = [{n for n, is_on in sides.switches(side).items() if is_on} for side in ladder.sides[:-1]
+          if side.name != "big-batch"]
     assert on[0] == set() and on[-1] == set(mechanisms.names())
     assert all(before < after for before, after in zip(on, on[1:], strict=False))
     assert set(ladder.titles) == {side.name for side in ladder.sides}

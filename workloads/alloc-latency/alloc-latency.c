@@ -44,26 +44,6 @@ static void *read_file(void *arg)
 	return NULL;
 }
 
-/* Wait until the file has filled the memory: before, nothing is reclaimed. */
-static void wait_for_reclaim(void)
-{
-	struct timespec pause = { .tv_nsec = 10000000 };
-	unsigned long long stolen = 0;
-	char line[128];
-	FILE *f;
-
-	while (!stolen) {
-		nanosleep(&pause, NULL);
-		f = fopen("/proc/vmstat", "re");
-		if (!f)
-			die("Cannot read /proc/vmstat: %s.", strerror(errno));
-		while (fgets(line, sizeof(line), f))
-			if (sscanf(line, "pgsteal_file %llu", &stolen) == 1)
-				break;
-		fclose(f);
-	}
-}
-
 static uint64_t touch(char *region, uint64_t sample)
 {
 	uint64_t page = sample % REGION_PAGES, start;

@@ -12,6 +12,7 @@
  *
  * What may be added:
  *
+ *   --leave MB		anonymous memory is taken first, until so much is available
  *   --spin N		N threads that compute and never sleep or call the
  *			kernel, so that their CPUs keep the address space
  *   --private-write N	the mapping is MAP_PRIVATE and writable, and each thread
@@ -31,7 +32,7 @@
 #define WRITE_EVERY	32
 
 struct options {
-	uint64_t threads, passes, files, spin, private_write, open_write_us;
+	uint64_t threads, passes, files, leave_mb, spin, private_write, open_write_us;
 	int open_write;
 };
 
@@ -158,6 +159,31 @@ static void *open_and_write(void *arg)
 	return NULL;
 }
 
+/* Take memory that cannot be reclaimed (without swap) until @mb MB are available. */
+static void leave(uint64_t mb)
+{
+	unsigned long long kb = 0;
+	char line[128];
+	size_t bytes;
+	FILE *f = fopen("/proc/meminfo", "re");
+	void *map;
+
+	if (!f)
+		die("Cannot read /proc/meminfo: %s.", strerror(errno));
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "MemAvailable: %llu", &kb) == 1)
+			break;
+	fclose(f);
+	if (kb / 1024 <= mb)
+		die("Only %llu MB are available.", kb / 1024);
+	bytes = (kb / 1024 - mb) << 20;
+	map = map_anonymous(bytes);
+	/* As quickly as can be. */
+	madvise(map, bytes, MADV_HUGEPAGE);
+	if (madvise(map, bytes, MADV_POPULATE_WRITE))
+		die("Cannot take %zu bytes: %s.", bytes, strerror(errno));
+}
+
 static void read_set(void)
 {
 	struct reader *readers = calloc(options.threads, sizeof(*readers));
@@ -214,6 +240,8 @@ int main(int argc, char **argv)
 			options.passes = parse_number(name, value, 1, 1000000);
 		} else if (!strcmp(name, "--files")) {
 			options.files = parse_number(name, value, 1, MAX_FILES);
+		} else if (!strcmp(name, "--leave")) {
+			options.leave_mb = parse_number(name, value, 1, 1 << 20);
 		} else if (!strcmp(name, "--spin")) {
 			options.spin = parse_number(name, value, 0, 1024);
 		} else if (!strcmp(name, "--private-write")) {
@@ -227,7 +255,7 @@ int main(int argc, char **argv)
 	}
 	if (i + 1 != argc || argv[i][0] == '-')
 		die("usage: " WORKLOAD " --make PATH BYTES [FILES], or " WORKLOAD
-		    " [--threads N] [--passes P] [--files F] [--spin N]"
+		    " [--threads N] [--passes P] [--files F] [--leave MB] [--spin N]"
 		    " [--private-write N | --open-write US] PATH");
 	if (options.private_write && options.open_write)
 		die("Give --private-write or --open-write, not both.");
@@ -235,6 +263,8 @@ int main(int argc, char **argv)
 		die("--private-write should be at least the number of threads.");
 	set.path = argv[i];
 	set.files = options.files;
+	if (options.leave_mb)
+		leave(options.leave_mb);
 	read_set();
 	return 0;
 }

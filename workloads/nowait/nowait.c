@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * nowait: allocations that may not wait (GFP_NOWAIT), at a steady rate, while two
+ * threads read a mapped file that is larger than memory, as in mapped-read. On each
+ * CPU another thread of theirs spins when nobody else runs: no CPU ever leaves the
+ * address space, or is idle.
+ *
+ * The pages are those of a RAM disk: a direct write with RWF_NOWAIT to a block that
+ * has none allocates one with GFP_NOWAIT, and fails with EAGAIN where there is none
+ * (brd_insert_page()). After LAP_PAGES all are given back.
+ *
+ * Figures: the allocations that failed, of PAGES, the least that was free, and what
+ * was read meanwhile.
+ */
+#define WORKLOAD "nowait"
+#include "../mapped-file.h"
+#include <linux/fs.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/sysinfo.h>
+#include <sys/uio.h>
+
+#define READERS		2
+#define MAX_CPUS	64
+#define RAM_DISK	"/dev/ram0"
+#define PAGES		49152
+#define LAP_PAGES	4096
+/* Some 16,000 pages a second, a few at a time as a network card takes them. */
+#define BURST		32
+#define PAUSE_NS	2000000
+
+static struct file_set set = { .files = 1 };
+static atomic_int stop;
+static _Atomic uint64_t pages_read;
+static char block[PAGE_BYTES] __attribute__((aligned(PAGE_BYTES)));
+
+static void *read_file(void *arg)
+{
+	uint64_t page = set.pages * (uintptr_t)arg / READERS, read = 0;
+
+	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+		check_page(&set, page);
+		page = page + 1 < set.pages ? page + 1 : 0;
+		read++;
+	}
+	atomic_fetch_add(&pages_read, read);
+	return NULL;
+}
+
+static void *spin(void *arg)
+{
+	struct sched_param none = { 0 };
+	cpu_set_t cpu;
+
+	CPU_ZERO(&cpu);
+	CPU_SET((uintptr_t)arg, &cpu);
+	if (sched_setaffinity(0, sizeof(cpu), &cpu) ||
+	    sched_setscheduler(0, SCHED_IDLE, &none))
+		die("Cannot stay on a CPU: %s.", strerror(errno));
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		;
+	return NULL;
+}
+
+/* Free memory, in kB: what is on the lists of the page allocator. */
+static uint64_t free_kb(void)
+{
+	struct sysinfo info;
+
+	if (sysinfo(&info))
+		die("Cannot ask for free memory: %s.", strerror(errno));
+	return info.freeram * info.mem_unit / 1024;
+}
+
+/* Whether there was a page for block @i of the disk. */
+static int take(int fd, uint64_t i)
+{
+	struct iovec io = { block, sizeof(block) };
+
+	if (pwritev2(fd, &io, 1, (off_t)(i * PAGE_BYTES), RWF_NOWAIT) ==
+	    (ssize_t)sizeof(block))
+		return 1;
+	if (errno != EAGAIN)
+		die("Cannot write to " RAM_DISK ": %s.", strerror(errno));
+	return 0;
+}
+
+static void give_back(int fd)
+{
+	uint64_t all[] = { 0, LAP_PAGES * PAGE_BYTES };
+
+	if (ioctl(fd, BLKDISCARD, all))
+		die("Cannot discard on " RAM_DISK ": %s.", strerror(errno));
+}
+
+/* Until @threads, @nr of them, are told to stop. */
+static void measure(pthread_t *threads, uintptr_t nr)
+{
+	uint64_t failed = 0, least = UINT64_MAX, now;
+	struct sched_param priority = { .sched_priority = 1 };
+	struct timespec pause = { .tv_nsec = PAUSE_NS };
+	int fd = open(RAM_DISK, O_RDWR | O_DIRECT | O_CLOEXEC);
+
+	if (fd < 0)
+		die("Cannot open " RAM_DISK ": %s.", strerror(errno));
+	if (sched_setscheduler(0, SCHED_FIFO, &priority))
+		die("Cannot take real-time priority: %s.", strerror(errno));
+	for (uint64_t i = 0; i < PAGES; i++) {
+		if (i % LAP_PAGES == 0)
+			give_back(fd);
+		failed += !take(fd, i % LAP_PAGES);
+		if (i % BURST == BURST - 1) {
+			now = free_kb();
+			least = now < least ? now : least;
+			nanosleep(&pause, NULL);
+		}
+	}
+	give_back(fd);
+	close(fd);
+	atomic_store(&stop, 1);
+	while (nr)
+		pthread_join(threads[--nr], NULL);
+	figure_more("pages_read", (double)pages_read, "pages");
+	figure("nowait_failures", (double)failed, "count");
+	figure_more("least_free_kb", (double)least, "kB");
+}
+
+int main(int argc, char **argv)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	pthread_t threads[READERS + MAX_CPUS];
+	uintptr_t n = 0;
+
+	make_if_asked(argc, argv);
+	if (argc != 2 || argv[1][0] == '-')
+		die("usage: " WORKLOAD " --make PATH BYTES, or " WORKLOAD " PATH");
+	set.path = argv[1];
+	map_set(&set, PROT_READ, MAP_SHARED);
+	for (; n < READERS; n++)
+		start_thread(&threads[n], read_file, (void *)n);
+	for (uintptr_t cpu = 0; cpu < MAX_CPUS && cpu < (uintptr_t)cpus; cpu++)
+		start_thread(&threads[n++], spin, (void *)cpu);
+	wait_for_reclaim();
+	measure(threads, n);
+	return 0;
+}
