@@ -82,7 +82,7 @@ inline drain_node()
 	:: empty(lot)
 	:: nempty(lot) ->
 		need = newest;
-		/* luf_settle_all() */
+		/* luf_flush() */
 		luf_done = (need > luf_done -> need : luf_done);
 		release(need);
 		need = 0

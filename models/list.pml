@@ -78,7 +78,7 @@ inline unmap(n)
 /* try_to_unmap_flush() */
 inline unmap_flush()
 {
-#ifndef NO_KEPT_FLUSH		/* luf_settle() */
+#ifndef NO_KEPT_FLUSH		/* luf_end_batch() */
 	if
 	:: owed -> hold()
 	:: else

@@ -312,7 +312,7 @@ inline settle_cpu(c)
 	}
 }
 
-/* luf_ledger_settle() */
+/* luf_ledger_flush() */
 inline ledger_settle(me, need)
 {
 	if
@@ -364,7 +364,7 @@ inline ledger_settle(me, need)
 /* Scratch of ledger_settle() and ledger_settled(). */
 #define SETTLE_VARS byte flushing; bool behind
 
-/* One CPU of luf_ledger_settled() */
+/* One CPU of luf_ledger_aged() */
 inline settled_cpu(c)
 {
 	if
@@ -381,7 +381,7 @@ inline settled_cpu(c)
 	fi
 }
 
-/* luf_ledger_settled() on CPU here, or elsewhere if that is NCPU. Sets label. */
+/* luf_ledger_aged() on CPU here, or elsewhere if that is NCPU. Sets label. */
 inline ledger_settled(me, oldest)
 {
 #ifdef NO_SETTLED_MB		/* smp_mb(): the clock before the CPUs */

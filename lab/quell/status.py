@@ -84,7 +84,7 @@ def read(root: Path = Path("/")) -> Status:
         raise QuellError(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}")
     vmstat = _pairs(_text(root / "proc/vmstat") or "")
     own = re.compile(rf"(?:nr_)?(?:{'|'.join(map(re.escape, switches))})_")
-    parked = _pairs(_text(root / "proc/meminfo") or "").get("LufParked")
+    parked = vmstat.get("nr_luf_parked")
     uptime = (_text(root / "proc/uptime") or "").split()
     return Status(
         release=release,
@@ -92,7 +92,7 @@ def read(root: Path = Path("/")) -> Status:
         switches=switches,
         tunables=tunables,
         counters={name: value for name, value in vmstat.items() if own.match(name)},
-        parked_kb=parked,
+        parked_kb=None if parked is None else parked * _KB_PER_PAGE,
         shootdown_ipis=_shootdowns(_text(root / "proc/interrupts") or ""),
     )
 
@@ -148,11 +148,12 @@ def _pages(count: int) -> str:
 def _lazy(status: Status) -> list[str]:
     """Lazy unmap flush in words."""
     get = status.counters.get
-    parked, released, flushes = (get(f"luf_{what}") for what in ("park", "release", "flush"))
-    if parked is None or released is None or flushes is None:
+    parked, flushes = get("luf_park"), get("luf_flush")
+    if parked is None or flushes is None:
         return []
+    released = parked - get("nr_luf_parked", 0)
     lines = [f"{_pages(parked)} went to the lot without a flush, {get('luf_migrate', 0):,} of them by migration"]
-    if released:
+    if released > 0:
         share = 100 * get("luf_release_aged", 0) / released
         lines.append(f"{_pages(released)} were given back, {share:.0f} % of them without an interrupt to any CPU")
     now = status.parked_kb
@@ -162,22 +163,15 @@ def _lazy(status: Status) -> list[str]:
             if now
             else "parked now: nothing"
         )
-    lines.append(f"{flushes:,} flushes served all of it, {get('luf_flush_stale', 0):,} of them because the time was up")
+    lines.append(f"{flushes:,} flushes served all of it")
     if status.flushes_avoided:
         lines.append(
             f"flushes avoided in reclaim: up to {status.flushes_avoided:,} (stock flushes once for "
             f"{STOCK_BATCH} folios; large folios make it fewer)"
         )
-    drains = {
-        name.removeprefix("luf_drain_"): value
-        for name, value in status.counters.items()
-        if name.startswith("luf_drain_")
-    }
-    if any(drains.values()):
-        lines.append("drained: " + ", ".join(f"{why} {count:,}" for why, count in drains.items() if count))
     lines.append(
-        f"waited for a flush: {get('luf_write_access', 0):,} opens for writing, "
-        f"{get('luf_write_fault', 0):,} write faults, {get('luf_kept', 0):,} folios that stayed"
+        f"waited for a flush: {get('luf_write', 0):,} opens for writing and write faults; "
+        f"{get('luf_kept', 0):,} folios stayed"
     )
     if not status.switches["luf"]:
         lines.append("it is switched off: reclaim and migration flush as stock Linux does")

@@ -46,7 +46,7 @@ def own(tmp_path: Path) -> Path:
          "there is no mutant LUF_NO_PENDING"),
         ("files/mm/tests/rmap_batch-kunit.h", "KUNIT_CASE(rmap_record_test)", "",
          "there is no kunit rmap_record_test"),
-        ("patches/luf.patch", '"luf_write_fault",', '"luf_fault",', "there is no counter luf_write_fault"),
+        ("patches/luf.patch", '"luf_write",', '"luf_fault",', "there is no counter luf_write"),
         # The table itself.
         ("hooks.toml", '["vm btrfs"]', '["vm jfs"]', "there is no vm jfs"),
         ("hooks.toml", '["vm btrfs"]', '["export btrfs"]', "there is no export btrfs"),

@@ -60,7 +60,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
     assert cli.main(["explain", "luf"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("luf (Quell's)\n") and "More: docs/luf.md" in out
-    assert "luf_drain_*" in out and "`" not in out
+    assert "luf_release_aged" in out and "`" not in out
     assert not cache.root.exists()
 
 

@@ -16,8 +16,6 @@
 #include <linux/rmap.h>
 #include <linux/sched.h>
 
-struct alloc_context;
-
 #ifdef CONFIG_QUELL_LUF
 
 /* tlbflush_unmap_batch.luf_state, all about tlbflush_unmap_batch.luf_folio */
@@ -25,15 +23,17 @@ enum luf_state {
 	LUF_UNMAPPING	= 1,	/* being unmapped, may be done lazily */
 	LUF_OWED	= 2,	/* cleared PTEs whose flush the lot owes */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
-	LUF_MOVING	= 8,	/* folios that are being migrated are OWED */
+	LUF_MOVING	= 8,	/* what this task migrates may be OWED */
 	LUF_MAY_HOLD	= 16,	/* luf_hold() may keep a reference to the folio */
+	/* What is not about one folio. */
+	LUF_LASTING	= LUF_KEPT | LUF_MOVING,
 };
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
 
 bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
 		 unsigned int nr);
-void __luf_settle(void);
+void __luf_end_batch(void);
 bool __luf_flush_pending(struct mm_struct *mm);
 void __luf_write_fault(struct mm_struct *mm);
 
@@ -44,17 +44,17 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat);
 void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 			  enum migrate_reason reason);
 void __luf_put_migrated(struct folio *folio, enum migrate_reason reason);
-bool luf_begin_migrate(void);
-void luf_end_migrate(bool outer);
-bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
-			 const struct alloc_context *ac, bool reclaimed);
+bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
+			 unsigned long mark, int highest_zoneidx,
+			 unsigned int alloc_flags);
 bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx);
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 			  int highest_zoneidx);
 void luf_drain_for_compact(struct zone *zone);
 void luf_drain_all(void);
-void luf_let_go(const struct list_head *failed);
+void luf_let_go(enum migrate_reason reason);
+unsigned long luf_zone_parked(struct zone *zone);
 
 /*
  * try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. That is never for
@@ -111,10 +111,10 @@ static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
 }
 
 /* What was unmapped lazily and not parked is flushed with the batch. */
-static inline void luf_settle(void)
+static inline void luf_end_batch(void)
 {
 	if (unlikely(current->tlb_ubc.luf_state & (LUF_OWED | LUF_KEPT)))
-		__luf_settle();
+		__luf_end_batch();
 }
 
 /*
@@ -186,15 +186,6 @@ static inline void luf_put_migrated(struct folio *folio,
 		folio_put(folio);
 }
 
-static inline bool luf_begin_migrate(void)
-{
-	return false;
-}
-
-static inline void luf_end_migrate(bool outer)
-{
-}
-
 static inline void luf_flush_pending(struct mm_struct *mm)
 {
 }
@@ -212,9 +203,10 @@ static inline void luf_numa_fault(struct mm_struct *mm)
 {
 }
 
-static inline bool luf_drain_for_alloc(gfp_t gfp_mask, unsigned int order,
-				       const struct alloc_context *ac,
-				       bool reclaimed)
+static inline bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask,
+				       unsigned int order, unsigned long mark,
+				       int highest_zoneidx,
+				       unsigned int alloc_flags)
 {
 	return false;
 }
@@ -233,8 +225,13 @@ static inline void luf_drain_all(void)
 {
 }
 
-static inline void luf_let_go(const struct list_head *failed)
+static inline void luf_let_go(enum migrate_reason reason)
 {
+}
+
+static inline unsigned long luf_zone_parked(struct zone *zone)
+{
+	return 0;
 }
 
 static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
@@ -243,7 +240,7 @@ static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
 	return false;
 }
 
-static inline void luf_settle(void)
+static inline void luf_end_batch(void)
 {
 }
 

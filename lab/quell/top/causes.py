@@ -112,10 +112,10 @@ RULES = (
     # Quell's drains stand in the stack of whoever needed the memory.
     _rule(
         "luf",
-        "luf_ledger_settle luf_settle_all luf_ledger_settled luf_drain_node luf_drain_some "
+        "luf_ledger_flush luf_flush luf_ledger_aged luf_drain_node luf_drain_some "
         "luf_drain_for_alloc luf_drain_for_compact luf_drain_for_kswapd luf_drain_all "
         "luf_close_windows luf_write_access luf_exclude __luf_write_fault __luf_flush_pending "
-        "luf_kswapd_drains drain_store __luf_settle",
+        "luf_kswapd_drains drain_store __luf_end_batch",
     ),
     # The PTEs were cleared by reclaim, the flush is made up for by a system call.
     _rule("reclaim-pending", "flush_tlb_batched_pending"),

@@ -7,13 +7,11 @@
 #define _LINUX_LUF_H
 
 struct inode;
-struct seq_file;
 
 #ifdef CONFIG_QUELL_LUF
 void luf_write_access(struct inode *inode);
 void luf_exclude(struct inode *inode);
 unsigned long luf_nr_parked(void);
-void luf_report_meminfo(struct seq_file *m);
 #else
 static inline void luf_write_access(struct inode *inode)
 {
@@ -26,10 +24,6 @@ static inline void luf_exclude(struct inode *inode)
 static inline unsigned long luf_nr_parked(void)
 {
 	return 0;
-}
-
-static inline void luf_report_meminfo(struct seq_file *m)
-{
 }
 #endif
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of the bookkeeping: the ledger of owed flushes and the lot. They
- * use a ledger and a lot of their own, and real folios. The clock starts where
- * luf_seen never comes, so that every CPU that may use entries of a user is behind.
+ * KUnit tests of the ledger of owed flushes, with a ledger of their own, and of the state
+ * of the folio that is being unmapped. The clock starts where luf_seen never comes, so
+ * that every CPU that may use entries of a user is behind.
  */
 #include <kunit/test.h>
 #include <linux/kthread.h>
@@ -17,7 +17,6 @@ struct luf_test {
 	struct luf_ledger ledger;
 	atomic64_t clock;
 	atomic64_t owed[NR_CPUS];
-	struct luf_lot lot;
 	struct mm_struct *mm;		/* whose CPUs owe */
 	struct mm_struct *loaded;	/* so that our CPU is not lazy */
 };
@@ -37,7 +36,6 @@ static int luf_test_init(struct kunit *test)
 	atomic64_set(&t->clock, LUF_START);
 	t->ledger.clock = &t->clock;
 	t->ledger.owed = t->owed;
-	luf_lot_init(&t->lot);
 	return 0;
 }
 
@@ -68,27 +66,6 @@ static void luf_test_end(struct luf_test *t)
 	migrate_enable();
 }
 
-/* A folio on @list; the tests free what they take. */
-static struct folio *luf_test_folio(struct kunit *test, struct list_head *list,
-				    unsigned int order)
-{
-	struct folio *folio = folio_alloc(GFP_KERNEL, order);
-
-	KUNIT_ASSERT_NOT_NULL(test, folio);
-	list_add_tail(&folio->lru, list);
-	return folio;
-}
-
-static void luf_test_put(struct list_head *list)
-{
-	struct folio *folio, *next;
-
-	list_for_each_entry_safe(folio, next, list, lru) {
-		list_del(&folio->lru);
-		folio_put(folio);
-	}
-}
-
 /* @cpu may have cached PTEs of the mm. Returns the label. */
 static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
 {
@@ -111,10 +88,10 @@ static void luf_ledger_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, label, LUF_START + 1);
 	KUNIT_EXPECT_FALSE(test, luf_ledger_done(ledger, label));
 
-	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, label));
+	KUNIT_EXPECT_TRUE(test, luf_ledger_flush(ledger, label));
 	KUNIT_EXPECT_TRUE(test, luf_ledger_done(ledger, label));
 	KUNIT_EXPECT_EQ(test, atomic64_read(&t->clock), label);
-	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, label));
+	KUNIT_EXPECT_FALSE(test, luf_ledger_flush(ledger, label));
 	KUNIT_EXPECT_EQ(test, ledger->done, label);
 	luf_test_end(t);
 }
@@ -126,7 +103,7 @@ static void luf_ledger_nobody_test(struct kunit *test)
 	struct luf_ledger *ledger = &t->ledger;
 
 	luf_test_begin(t);
-	KUNIT_EXPECT_FALSE(test, luf_ledger_settle(ledger, luf_ledger_now(ledger)));
+	KUNIT_EXPECT_FALSE(test, luf_ledger_flush(ledger, luf_ledger_now(ledger)));
 	luf_test_end(t);
 	KUNIT_EXPECT_EQ(test, ledger->done, LUF_START + 1);
 }
@@ -139,10 +116,10 @@ static void luf_ledger_next_test(struct kunit *test)
 	unsigned int cpu = luf_test_begin(t);
 	u64 first = luf_test_owe(t, cpu), second;
 
-	luf_ledger_settle(ledger, first);
+	luf_ledger_flush(ledger, first);
 	second = luf_test_owe(t, cpu);
 	KUNIT_EXPECT_GT(test, second, ledger->done);
-	KUNIT_EXPECT_TRUE(test, luf_ledger_settle(ledger, second));
+	KUNIT_EXPECT_TRUE(test, luf_ledger_flush(ledger, second));
 	luf_test_end(t);
 }
 
@@ -192,10 +169,10 @@ static void luf_ledger_other_mm_test(struct kunit *test)
 	cpu = luf_test_begin(t);
 	luf_test_owe(t, cpu);
 	luf_test_end(t);
-	luf_tick();
+	atomic64_inc(&luf_clock);
 
 	kthread_use_mm(other);
-	luf_tick();
+	atomic64_inc(&luf_clock);
 	now = luf_ledger_now(&t->ledger);
 	behind = luf_reached(&t->ledger, cpu, now) < now;
 	kthread_unuse_mm(other);
@@ -244,155 +221,6 @@ static void luf_ledger_owe_test(struct kunit *test)
 	cpumask_clear(mm_cpumask(t->mm));
 }
 
-static void luf_test_park(struct luf_lot *lot, struct list_head *list, u64 label)
-{
-	unsigned long nr_zone[MAX_NR_ZONES] = {};
-	unsigned long nr_pages = luf_label(list, label, nr_zone);
-
-	luf_lot_add(lot, list, label, nr_zone, nr_pages);
-}
-
-/* Pages are counted in all and per zone, in base pages. */
-static void luf_lot_count_test(struct kunit *test)
-{
-	struct luf_test *t = test->priv;
-	struct luf_lot *lot = &t->lot;
-	unsigned long sum = 0;
-	LIST_HEAD(list);
-	int i;
-
-	luf_test_folio(test, &list, 0);
-	luf_test_folio(test, &list, 2);
-	luf_test_park(lot, &list, 1);
-	KUNIT_EXPECT_TRUE(test, list_empty(&list));
-	KUNIT_EXPECT_EQ(test, lot->nr_pages, 5);
-	for (i = 0; i < MAX_NR_ZONES; i++)
-		sum += lot->nr_zone[i];
-	KUNIT_EXPECT_EQ(test, sum, 5);
-
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 1, ULONG_MAX, &list), 5);
-	KUNIT_EXPECT_EQ(test, lot->nr_pages, 0);
-	for (i = 0; i < MAX_NR_ZONES; i++)
-		KUNIT_EXPECT_EQ(test, lot->nr_zone[i], 0);
-	luf_test_put(&list);
-}
-
-/* References are dropped when their labels are settled, whatever their order. */
-static void luf_lot_held_test(struct kunit *test)
-{
-	struct luf_test *t = test->priv;
-	struct luf_lot *lot = &t->lot;
-	struct folio *folios[3];
-	LIST_HEAD(list);
-	int i;
-
-	for (i = 0; i < 3; i++) {
-		folios[i] = luf_test_folio(test, &list, 0);
-		folio_get(folios[i]);
-		lot->held[i].folio = folios[i];
-		lot->held[i].label = 7 - i;
-	}
-	lot->nr_held = 3;
-	luf_lot_put_held(lot, 4);
-	KUNIT_EXPECT_EQ(test, lot->nr_held, 3);
-	luf_lot_put_held(lot, 6);
-	KUNIT_EXPECT_EQ(test, lot->nr_held, 1);
-	KUNIT_EXPECT_PTR_EQ(test, lot->held[0].folio, folios[0]);
-	for (i = 0; i < 3; i++)
-		KUNIT_EXPECT_EQ(test, folio_ref_count(folios[i]), i ? 1 : 2);
-	luf_lot_put_held(lot, 7);
-	KUNIT_EXPECT_EQ(test, lot->nr_held, 0);
-	luf_test_put(&list);
-}
-
-/* What cannot be migrated may be a folio that is held: it is let go, whatever it is owed. */
-static void luf_let_go_test(struct kunit *test)
-{
-	struct folio *folio;
-	struct luf_lot *lot;
-	LIST_HEAD(failed);
-
-	folio = luf_test_folio(test, &failed, 0);
-	lot = luf_lots[folio_nid(folio)];
-	folio_get(folio);
-	spin_lock(&lot->lock);
-	lot->newest = atomic64_inc_return(&luf_clock);
-	lot->held[lot->nr_held].folio = folio;
-	lot->held[lot->nr_held].label = lot->newest;
-	WRITE_ONCE(lot->nr_held, lot->nr_held + 1);
-	spin_unlock(&lot->lock);
-	luf_let_go(&failed);
-	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
-	luf_test_put(&failed);
-}
-
-/* Nothing leaves before its label is settled; the rest stays. */
-static void luf_lot_label_test(struct kunit *test)
-{
-	struct luf_test *t = test->priv;
-	struct luf_lot *lot = &t->lot;
-	struct folio *old;
-	LIST_HEAD(list);
-
-	old = luf_test_folio(test, &list, 0);
-	luf_test_park(lot, &list, 3);
-	luf_test_folio(test, &list, 0);
-	luf_test_park(lot, &list, 5);
-	KUNIT_EXPECT_EQ(test, lot->newest, 5);
-
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 2, ULONG_MAX, &list), 0);
-	KUNIT_EXPECT_TRUE(test, list_empty(&list));
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 4, ULONG_MAX, &list), 1);
-	KUNIT_EXPECT_PTR_EQ(test, list_first_entry(&list, struct folio, lru), old);
-	KUNIT_EXPECT_NULL(test, old->private);
-	luf_test_put(&list);
-	KUNIT_EXPECT_EQ(test, lot->nr_pages, 1);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 1);
-	luf_test_put(&list);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 0);
-}
-
-/* A late parker with an older label waits behind a newer one. */
-static void luf_lot_order_test(struct kunit *test)
-{
-	struct luf_test *t = test->priv;
-	struct luf_lot *lot = &t->lot;
-	LIST_HEAD(list);
-
-	luf_test_folio(test, &list, 0);
-	luf_test_park(lot, &list, 8);
-	luf_test_folio(test, &list, 0);
-	luf_test_park(lot, &list, 7);
-	KUNIT_EXPECT_EQ(test, lot->newest, 8);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 7, ULONG_MAX, &list), 0);
-	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 8, ULONG_MAX, &list), 2);
-	luf_test_put(&list);
-}
-
-/* What a node may hold, and what kswapd may while it is short, follow the watermarks. */
-static void luf_lot_limit_test(struct kunit *test)
-{
-	struct pglist_data *pgdat = NODE_DATA(first_memory_node);
-	unsigned long limit = 0, piece = 0, saved = luf_lot_pages;
-	int i;
-
-	for (i = 0; i < MAX_NR_ZONES; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
-
-		limit += high_wmark_pages(zone) - low_wmark_pages(zone);
-		piece += low_wmark_pages(zone) - min_wmark_pages(zone);
-	}
-	luf_lot_pages = 2048;
-	KUNIT_EXPECT_EQ(test, luf_node_limit(pgdat), 2048);
-	luf_lot_pages = 0;
-	KUNIT_EXPECT_GE(test, luf_node_limit(pgdat), min(limit, 16384));
-	KUNIT_EXPECT_LE(test, luf_node_limit(pgdat), 16384);
-	KUNIT_EXPECT_EQ(test, luf_worth(53613), 837);
-	KUNIT_EXPECT_EQ(test, luf_worth(1 << 20), 1024);
-	luf_lot_pages = saved;
-	KUNIT_EXPECT_EQ(test, luf_node_piece(pgdat), clamp(piece / 4, 128, 4096));
-}
-
 /*
  * An mm that owes a flush is flushed once. A label that was settled by a drain
  * needs none and goes away, too.
@@ -408,7 +236,7 @@ static void luf_pending_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, atomic64_read(&mm->luf_label), 0);
 	KUNIT_EXPECT_FALSE(test, __luf_flush_pending(mm));
 
-	luf_settle_all(luf_ledger_now(&luf));
+	luf_flush(luf_ledger_now(&luf));
 	atomic64_set(&mm->luf_label, luf.done);
 	KUNIT_EXPECT_FALSE(test, __luf_flush_pending(mm));
 	KUNIT_EXPECT_EQ(test, atomic64_read(&mm->luf_label), 0);
@@ -420,13 +248,12 @@ static void luf_state_test(struct kunit *test)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 	struct folio *folio, *other;
-	LIST_HEAD(list);
 	LIST_HEAD(parked);
 	int i;
 
-	folio = luf_test_folio(test, &list, 0);
-	other = luf_test_folio(test, &list, 0);
-	list_del(&folio->lru);
+	folio = folio_alloc(GFP_KERNEL, 0);
+	other = folio_alloc(GFP_KERNEL, 0);
+	KUNIT_ASSERT_TRUE(test, folio && other);
 
 	/* parked: a flush for it was deferred */
 	tlb_ubc->luf_folio = folio;
@@ -447,11 +274,6 @@ static void luf_state_test(struct kunit *test)
 	tlb_ubc->luf_state |= LUF_MOVING;
 	try_to_unmap_flush();
 	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING);
-	KUNIT_EXPECT_TRUE(test, luf_begin_migrate());
-	luf_end_migrate(true);
-	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING);
-	luf_end_migrate(false);
-	KUNIT_EXPECT_FALSE(test, luf_begin_migrate());
 
 	/* what an earlier folio is owed survives the next one: reclaim has it held, once */
 	luf_drain_all();
@@ -472,14 +294,14 @@ static void luf_state_test(struct kunit *test)
 	luf_end();
 	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_KEPT | LUF_MOVING);
 	try_to_unmap_flush();
-	luf_end_migrate(false);
 	KUNIT_EXPECT_TRUE(test, list_empty(&parked));
+	tlb_ubc->luf_state = 0;
 	luf_drain_all();
 	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
 
 	tlb_ubc->luf_folio = NULL;
-	list_add(&folio->lru, &list);
-	luf_test_put(&list);
+	folio_put(folio);
+	folio_put(other);
 }
 
 static struct kunit_case luf_cases[] = {
@@ -490,12 +312,6 @@ static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_ledger_other_mm_test),
 	KUNIT_CASE(luf_ledger_init_mm_test),
 	KUNIT_CASE(luf_ledger_owe_test),
-	KUNIT_CASE(luf_lot_count_test),
-	KUNIT_CASE(luf_lot_held_test),
-	KUNIT_CASE(luf_let_go_test),
-	KUNIT_CASE(luf_lot_label_test),
-	KUNIT_CASE(luf_lot_order_test),
-	KUNIT_CASE(luf_lot_limit_test),
 	KUNIT_CASE(luf_state_test),
 	KUNIT_CASE(luf_pending_test),
 	{}

@@ -3,7 +3,6 @@
  * Does a lazily migrated page ever show a CPU what it must not? Usage:
  *
  *	luf_migrate DIR [ROUNDS]
- *	luf_migrate DIR ROUNDS oom
  *
  * with DIR on a file system that supports it, on a machine with two NUMA nodes.
  * As in luf_stale a reader spins over pages that are hot in the TLB of its CPU.
@@ -21,9 +20,6 @@
  * Nothing else happens in the mm in between. The last tests write protect pages
  * that are written to, and leave the flush for later, while these are moved: not
  * one write may be lost.
- *
- * The second form looks only whether what is parked on one node is given back before
- * the OOM killer takes a task that wants memory of the other: a child of this one.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -44,8 +40,6 @@
 #define UFFD_FEATURE_WP_ASYNC	0x8000
 #endif
 #define MOVE_ALL	4		/* MPOL_MF_MOVE_ALL */
-#define BIND		2		/* MPOL_BIND */
-#define NODE_0		"/sys/devices/system/node/node0/"
 
 struct reader {
 	pthread_t thread;
@@ -389,74 +383,12 @@ static void lose_writes(const char *name, void (*protect)(void),
 		close(uffd);
 }
 
-/* --- Out of memory ------------------------------------------------------------ */
-
-static void bind_to(int node)
-{
-	unsigned long nodes = 1UL << node;
-
-	if (syscall(SYS_set_mempolicy, BIND, &nodes, sizeof(nodes) * 8))
-		die("set_mempolicy");
-}
-
-/* Take memory of node 1 until there is none. */
-static void take_node_1(void)
-{
-	unsigned long size = sysconf(_SC_PHYS_PAGES) * PAGE;
-	volatile char *map;
-
-	write_file("/proc/self/oom_score_adj", "1000");
-	pin(1);
-	bind_to(1);
-	map = mmap(NULL, size, PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (map == MAP_FAILED)
-		die("mmap");
-	for (unsigned long at = 0; at < size; at += PAGE)
-		map[at] = 1;
-	_exit(0);
-}
-
-/*
- * There are always pages parked on node 0, not too many for its lot, and whoever wants
- * memory of node 1 does not look there, but for this.
- */
-static void run_out_of_memory(void)
-{
-	long parked = 0, drains;
-	pid_t child;
-	int status;
-	void *map;
-
-	hold_windows();
-	child = fork();
-	if (child < 0)
-		die("fork");
-	if (!child)
-		take_node_1();
-	bind_to(0);
-	map = map_old_file();
-	drains = vm_counter("luf_drain_other");
-	do {
-		if (counter_in(NODE_0 "vmstat", "nr_luf_parked") < PAGES / 2)
-			parked += pageout_shared(map, "luf_park");
-		usleep(10000);
-	} while (!waitpid(child, &status, WNOHANG));
-	drains = vm_counter("luf_drain_other") - drains;
-	release_windows();
-	munmap(map, SIZE);
-	tap_result(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL &&
-		   parked >= PAGES / 2 && drains > 0,
-		   "luf_migrate out of memory: %ld pages parked, %ld drains, the child's status %#x",
-		   parked, drains, status);
-}
-
 int main(int argc, char **argv)
 {
 	char on[8];
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: luf_migrate DIR [ROUNDS [oom]]\n");
+		fprintf(stderr, "usage: luf_migrate DIR [ROUNDS]\n");
 		return 2;
 	}
 	if (argc > 2)
@@ -471,12 +403,6 @@ int main(int argc, char **argv)
 
 	snprintf(path, sizeof(path), "%s/luf_migrate", argv[1]);
 	pin(0);
-	/* Only if asked for: it fills the kernel's log, and takes long where there is swap. */
-	if (argc > 3) {
-		run_out_of_memory();
-		unlink(path);
-		return tap_end();
-	}
 	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
 		run(&tests[i]);
 	lose_writes("userfaultfd", by_userfaultfd, move_all, rounds * 25);

@@ -1574,13 +1574,13 @@ static void one_round(const char *lot_pages)
 		 job.execute ? ", executed" : "", job.write ? ", written" : "",
 		 race ? ", at the same time" : "", round_.alone ? ", on one CPU" : "");
 	if (a->lot_pages)
-		put(LUF "lot_pages", a->lot_pages);
+		put(LOT_PAGES, a->lot_pages);
 	job_start();
 	if (!act(a, m, &away, race))
 		atomic_fetch_add(&sh->skipped, 1);
 	job_end();
 	if (a->lot_pages)
-		put(LUF "lot_pages", lot_pages);
+		put(LOT_PAGES, lot_pages);
 	tear_down();
 	atomic_fetch_add(&sh->rounds, 1);
 	atomic_fetch_add(&sh->action_rounds[a - actions], 1);
@@ -1610,7 +1610,7 @@ static void torturer(uint64_t seed)
 	helper_fd = pair[0];
 	mlockall(MCL_CURRENT);
 
-	read_file(LUF "lot_pages", lot_pages, sizeof(lot_pages));
+	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	for (int cpu = 0; cpu < nr_cpus; cpu++) {
 		readers[cpu].cpu = cpu;
 		if (pthread_create(&readers[cpu].thread, NULL, reader_thread,
@@ -1794,7 +1794,7 @@ static void knobs(void)
 	while (wait_for_background(100000)) {
 		switch (pick(5)) {
 		case 0:
-			try_value(LUF "lot_pages", sizes[pick(5)]);
+			try_value(LOT_PAGES, sizes[pick(5)]);
 			break;
 		case 1:
 			try_value(LUF "max_stale_ms", pick(2) ? "2" : "1000");

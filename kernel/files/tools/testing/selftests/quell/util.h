@@ -146,6 +146,8 @@ static inline uint64_t pagemap_at(const volatile void *addr)
 }
 
 #define STALE_MS	QUELL_SYSFS "luf/max_stale_ms"
+/* For tests: how many pages fill a lot; 0: as many as the watermarks say. */
+#define LOT_PAGES	"/sys/module/luf_lot/parameters/pages"
 
 static char stale_ms[32];
 static pid_t stale_ms_owner;
@@ -232,6 +234,14 @@ static inline long vm_pages(const char *name)
 {
 	write_file("/proc/sys/vm/stat_refresh", "1");
 	return vm_counter(name);
+}
+
+/* Pages that were parked and given back since boot. */
+static inline long luf_given_back(void)
+{
+	long parked = vm_pages("nr_luf_parked");
+
+	return vm_counter("luf_park") - parked;
 }
 
 static inline void pin(int cpu)

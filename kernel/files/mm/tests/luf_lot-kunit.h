@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * KUnit tests of the lot: one of their own, with real folios.
+ */
+#include <kunit/test.h>
+
+static int luf_lot_test_init(struct kunit *test)
+{
+	test->priv = kunit_kzalloc(test, sizeof(struct luf_lot), GFP_KERNEL);
+	if (!test->priv)
+		return -ENOMEM;
+	luf_lot_init(test->priv);
+	return 0;
+}
+
+/* A folio on @list; the tests free what they take. */
+static struct folio *luf_test_folio(struct kunit *test, struct list_head *list,
+				    unsigned int order)
+{
+	struct folio *folio = folio_alloc(GFP_KERNEL, order);
+
+	KUNIT_ASSERT_NOT_NULL(test, folio);
+	list_add_tail(&folio->lru, list);
+	return folio;
+}
+
+static void luf_test_put(struct list_head *list)
+{
+	struct folio *folio, *next;
+
+	list_for_each_entry_safe(folio, next, list, lru) {
+		list_del(&folio->lru);
+		folio_put(folio);
+	}
+}
+
+/* Returns whether the clock should move. */
+static bool luf_test_park(struct luf_lot *lot, struct list_head *list, u64 label)
+{
+	unsigned long nr_zone[MAX_NR_ZONES] = {};
+	unsigned long nr_pages = luf_label(list, label, nr_zone);
+
+	return luf_lot_add(lot, list, label, nr_zone, nr_pages);
+}
+
+/* Pages are counted in all and per zone, in base pages. */
+static void luf_lot_count_test(struct kunit *test)
+{
+	struct luf_lot *lot = test->priv;
+	unsigned long sum = 0;
+	LIST_HEAD(list);
+	int i;
+
+	luf_test_folio(test, &list, 0);
+	luf_test_folio(test, &list, 2);
+	luf_test_park(lot, &list, 1);
+	KUNIT_EXPECT_TRUE(test, list_empty(&list));
+	KUNIT_EXPECT_EQ(test, lot->nr_pages, 5);
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		sum += lot->nr_zone[i];
+	KUNIT_EXPECT_EQ(test, sum, 5);
+
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 1, ULONG_MAX, &list), 5);
+	KUNIT_EXPECT_EQ(test, lot->nr_pages, 0);
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		KUNIT_EXPECT_EQ(test, lot->nr_zone[i], 0);
+	luf_test_put(&list);
+}
+
+/* The clock moves when 32 pages were parked, however many at once. */
+static void luf_lot_tick_test(struct kunit *test)
+{
+	struct luf_lot *lot = test->priv;
+	LIST_HEAD(list);
+	int i;
+
+	for (i = 1; i <= 2 * SWAP_CLUSTER_MAX; i++) {
+		luf_test_folio(test, &list, 0);
+		KUNIT_EXPECT_EQ(test, luf_test_park(lot, &list, 1),
+				i % SWAP_CLUSTER_MAX == 0);
+	}
+	luf_test_folio(test, &list, 6);
+	KUNIT_EXPECT_TRUE(test, luf_test_park(lot, &list, 1));
+	luf_lot_take(lot, 1, ULONG_MAX, &list);
+	luf_test_put(&list);
+}
+
+/* References are dropped when their labels are settled, whatever their order. */
+static void luf_lot_held_test(struct kunit *test)
+{
+	struct luf_lot *lot = test->priv;
+	struct folio *folios[3];
+	LIST_HEAD(list);
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		folios[i] = luf_test_folio(test, &list, 0);
+		folio_get(folios[i]);
+		lot->held[i].folio = folios[i];
+		lot->held[i].label = 7 - i;
+	}
+	lot->nr_held = 3;
+	luf_lot_put_held(lot, 4);
+	KUNIT_EXPECT_EQ(test, lot->nr_held, 3);
+	luf_lot_put_held(lot, 6);
+	KUNIT_EXPECT_EQ(test, lot->nr_held, 1);
+	KUNIT_EXPECT_PTR_EQ(test, lot->held[0].folio, folios[0]);
+	for (i = 0; i < 3; i++)
+		KUNIT_EXPECT_EQ(test, folio_ref_count(folios[i]), i ? 1 : 2);
+	luf_lot_put_held(lot, 7);
+	KUNIT_EXPECT_EQ(test, lot->nr_held, 0);
+	luf_test_put(&list);
+}
+
+/* Who wants frames themselves has the references dropped, whatever is owed; nobody else has. */
+static void luf_let_go_test(struct kunit *test)
+{
+	struct folio *folio;
+	struct luf_lot *lot;
+	LIST_HEAD(list);
+
+	folio = luf_test_folio(test, &list, 0);
+	lot = luf_lots[folio_nid(folio)];
+	luf_drain_all();
+	folio_get(folio);
+	spin_lock(&lot->lock);
+	lot->newest = luf_now();
+	lot->held[lot->nr_held].folio = folio;
+	lot->held[lot->nr_held].label = lot->newest;
+	WRITE_ONCE(lot->nr_held, lot->nr_held + 1);
+	spin_unlock(&lot->lock);
+	luf_let_go(MR_COMPACTION);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 2);
+	luf_let_go(MR_LONGTERM_PIN);
+	KUNIT_EXPECT_EQ(test, folio_ref_count(folio), 1);
+	luf_test_put(&list);
+}
+
+/* Nothing leaves before its label is settled; the rest stays. */
+static void luf_lot_label_test(struct kunit *test)
+{
+	struct luf_lot *lot = test->priv;
+	struct folio *old;
+	LIST_HEAD(list);
+
+	old = luf_test_folio(test, &list, 0);
+	luf_test_park(lot, &list, 3);
+	luf_test_folio(test, &list, 0);
+	luf_test_park(lot, &list, 5);
+	KUNIT_EXPECT_EQ(test, lot->newest, 5);
+
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 2, ULONG_MAX, &list), 0);
+	KUNIT_EXPECT_TRUE(test, list_empty(&list));
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 4, ULONG_MAX, &list), 1);
+	KUNIT_EXPECT_PTR_EQ(test, list_first_entry(&list, struct folio, lru), old);
+	KUNIT_EXPECT_NULL(test, old->private);
+	luf_test_put(&list);
+	KUNIT_EXPECT_EQ(test, lot->nr_pages, 1);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 1);
+	luf_test_put(&list);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 0);
+}
+
+/* A late parker with an older label waits behind a newer one. */
+static void luf_lot_order_test(struct kunit *test)
+{
+	struct luf_lot *lot = test->priv;
+	LIST_HEAD(list);
+
+	luf_test_folio(test, &list, 0);
+	luf_test_park(lot, &list, 8);
+	luf_test_folio(test, &list, 0);
+	luf_test_park(lot, &list, 7);
+	KUNIT_EXPECT_EQ(test, lot->newest, 8);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 7, ULONG_MAX, &list), 0);
+	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 8, ULONG_MAX, &list), 2);
+	luf_test_put(&list);
+}
+
+/* What a node may hold, and what kswapd may while it is short, follow the watermarks. */
+static void luf_lot_limit_test(struct kunit *test)
+{
+	struct pglist_data *pgdat = NODE_DATA(first_memory_node);
+	unsigned long limit = 0, piece, saved = luf_lot_pages;
+	int i;
+
+	for (i = 0; i < MAX_NR_ZONES; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+
+		limit += high_wmark_pages(zone) - low_wmark_pages(zone);
+	}
+	luf_lot_pages = 2048;
+	KUNIT_EXPECT_EQ(test, luf_node_limit(pgdat, &piece), 2048);
+	luf_lot_pages = ULONG_MAX;
+	KUNIT_EXPECT_EQ(test, luf_node_limit(pgdat, &piece), 16384);
+	luf_lot_pages = 0;
+	KUNIT_EXPECT_GE(test, luf_node_limit(pgdat, &piece), min(limit, 16384));
+	KUNIT_EXPECT_LE(test, luf_node_limit(pgdat, &piece), 16384);
+	luf_lot_pages = saved;
+	KUNIT_EXPECT_EQ(test, piece, clamp(limit / 4, 128, 4096));
+	KUNIT_EXPECT_EQ(test, luf_worth(53613), 837);
+	KUNIT_EXPECT_EQ(test, luf_worth(1 << 20), 1024);
+}
+
+static struct kunit_case luf_lot_cases[] = {
+	KUNIT_CASE(luf_lot_count_test),
+	KUNIT_CASE(luf_lot_tick_test),
+	KUNIT_CASE(luf_lot_held_test),
+	KUNIT_CASE(luf_let_go_test),
+	KUNIT_CASE(luf_lot_label_test),
+	KUNIT_CASE(luf_lot_order_test),
+	KUNIT_CASE(luf_lot_limit_test),
+	{}
+};
+
+static struct kunit_suite luf_lot_suite = {
+	.name = "luf_lot",
+	.init = luf_lot_test_init,
+	.test_cases = luf_lot_cases,
+};
+
+kunit_test_suite(luf_lot_suite);
