@@ -78,8 +78,8 @@ def guest(stdout: str = "", **values: Any) -> machine.GuestResult:
     return machine.GuestResult(0, stdout, "", "", 1.0, **values)
 
 
-@pytest.mark.parametrize(("left", "status"), [(50, "passed"), (51, "failed")])
-def test_mapped_read_may_keep_a_twentieth(
+@pytest.mark.parametrize(("left", "status"), [(80, "passed"), (81, "failed")])
+def test_mapped_read_may_keep_a_twelfth(
     left: int, status: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = workload.Prepared(workload.select(["mapped-read"])[0], ("reader", "a file"), None, None, None)
