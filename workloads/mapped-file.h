@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -185,6 +186,20 @@ static inline void map_set(struct file_set *set, int prot, int flags)
 	set->words = (uint64_t *)at;
 	set->pages = bytes / PAGE_BYTES * set->files;
 	signal(SIGBUS, on_bus_error);
+}
+
+/* Read and check @set round and round, from page @from on, until @stop. Returns the pages read. */
+static inline uint64_t read_until(const struct file_set *set, uint64_t from,
+				  const atomic_int *stop)
+{
+	uint64_t page = from, read = 0;
+
+	while (!atomic_load_explicit(stop, memory_order_relaxed)) {
+		check_page(set, page);
+		page = page + 1 < set->pages ? page + 1 : 0;
+		read++;
+	}
+	return read;
 }
 
 /* Wait until a file that others read has filled the memory: before, nothing is reclaimed. */

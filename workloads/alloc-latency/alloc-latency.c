@@ -18,7 +18,6 @@
 #define WORKLOAD "alloc-latency"
 #include "../mapped-file.h"
 #include <sched.h>
-#include <stdatomic.h>
 
 #define READERS		2
 #define REGION_PAGES	2048
@@ -33,14 +32,9 @@ static _Atomic uint64_t pages_read;
 
 static void *read_file(void *arg)
 {
-	uint64_t page = set.pages * (uintptr_t)arg / READERS, read = 0;
+	uint64_t from = set.pages * (uintptr_t)arg / READERS;
 
-	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		check_page(&set, page);
-		page = page + 1 < set.pages ? page + 1 : 0;
-		read++;
-	}
-	atomic_fetch_add(&pages_read, read);
+	atomic_fetch_add(&pages_read, read_until(&set, from, &stop));
 	return NULL;
 }
 

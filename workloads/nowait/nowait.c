@@ -16,7 +16,6 @@
 #include "../mapped-file.h"
 #include <linux/fs.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/sysinfo.h>
 #include <sys/uio.h>
@@ -37,14 +36,9 @@ static char block[PAGE_BYTES] __attribute__((aligned(PAGE_BYTES)));
 
 static void *read_file(void *arg)
 {
-	uint64_t page = set.pages * (uintptr_t)arg / READERS, read = 0;
+	uint64_t from = set.pages * (uintptr_t)arg / READERS;
 
-	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		check_page(&set, page);
-		page = page + 1 < set.pages ? page + 1 : 0;
-		read++;
-	}
-	atomic_fetch_add(&pages_read, read);
+	atomic_fetch_add(&pages_read, read_until(&set, from, &stop));
 	return NULL;
 }
 

@@ -57,8 +57,8 @@
  *	  compare tlb_gen, catch up	  label > look or seen
  *	  luf_seen = look					  luf_seen >= label?
  *
- * Here are the ledger of owed flushes and the hooks of what unmaps, and of what changes
- * the content that an address denotes; mm/luf_lot.c has the lots. luf.mutex is held across
+ * This file has the ledger of owed flushes, and the hooks of unmapping and of changes of
+ * the content of an address; mm/luf_lot.c has the lots. luf.mutex is held across
  * the flush, and never across the freeing.
  *
  * Documentation/mm/lazy_unmap_flush.rst has the argument in full, and what an
@@ -76,7 +76,6 @@
 #include <linux/pagemap.h>
 #include <linux/quell_mutants.h>
 #include <linux/sched.h>
-#include <linux/spinlock.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 #include <asm/luf.h>
@@ -301,7 +300,7 @@ static u64 luf_owe(struct mm_struct *mm)
 	return label;
 }
 
-/* --- Hooks of what unmaps --------------------------------------------------- */
+/* --- Hooks of unmapping ----------------------------------------------------- */
 
 /* Can only who has write access change the content of the file? R3 (b). */
 static __always_inline bool luf_content_fixed(struct address_space *mapping)
@@ -361,7 +360,7 @@ static void luf_end(void)
 void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
 			struct mem_cgroup *memcg)
 {
-	/* Who reclaims for its own node first wants these pages, and at once. */
+	/* Node reclaim needs free pages at once, or the allocation goes elsewhere. */
 	if (!luf_may_defer_file(folio) || (node_reclaim_enabled() && !current_is_kswapd())) {
 		try_to_unmap(folio, flags);
 		return;
@@ -453,7 +452,7 @@ void __luf_end_batch(void)
 
 	if (((tlb_ubc->luf_state & LUF_OWED) && !luf_hold(tlb_ubc->luf_folio)) ||
 	    (tlb_ubc->luf_state & LUF_KEPT))
-		luf_flush(luf_ledger_now(&luf));
+		luf_flush(luf_now());
 	tlb_ubc->luf_state &= LUF_LASTING & ~LUF_KEPT;
 }
 

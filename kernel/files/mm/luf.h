@@ -23,9 +23,9 @@ enum luf_state {
 	LUF_UNMAPPING	= 1,	/* being unmapped, may be done lazily */
 	LUF_OWED	= 2,	/* cleared PTEs whose flush the lot owes */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
-	LUF_MOVING	= 8,	/* what this task migrates may be OWED */
+	LUF_MOVING	= 8,	/* folios that this task migrates may be OWED */
 	LUF_MAY_HOLD	= 16,	/* luf_hold() may keep a reference to the folio */
-	/* What is not about one folio. */
+	/* Not about one folio: kept from one to the next. */
 	LUF_LASTING	= LUF_KEPT | LUF_MOVING,
 };
 

@@ -27,6 +27,7 @@
 #include <linux/sysfs.h>
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
+#include <asm/luf.h>
 #include "internal.h"
 #include "luf.h"
 #include "luf_lot.h"
@@ -47,8 +48,7 @@ enum luf_drain_reason {
 
 /**
  * struct luf_lot - the parked folios of a node
- * @lock:	guards all of it; who only wants to know about how much there is reads
- *		@nr_pages and @nr_zone without
+ * @lock:	protects all of it; @nr_pages and @nr_zone are also read without, as estimates
  * @folios:	by label, which is in folio->private, oldest first
  * @newest:	the newest label among them
  * @nr_pages:	all of them, in pages
@@ -59,7 +59,7 @@ enum luf_drain_reason {
  * @held:	folios that were unmapped lazily and not freed, and their labels
  */
 struct luf_lot {
-	spinlock_t lock;		/* of the folios, and what counts them */
+	spinlock_t lock;		/* of all below but @freeing */
 	struct list_head folios;
 	u64 newest;
 	unsigned long nr_pages;
@@ -117,7 +117,7 @@ static unsigned long luf_label(struct list_head *list, u64 label,
 }
 
 /*
- * Park the folios of @list: what luf_label() was asked about. Returns whether the clock
+ * Park the folios of @list, after luf_label(). Returns whether the clock
  * should move: not after each folio, as every context switch reads it.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
@@ -610,7 +610,7 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
  * luf_zone_parked - how many pages of @zone are parked
  * @zone: any
  *
- * They are available: whoever is short of memory gets them first.
+ * They are available, like luf_nr_parked().
  */
 unsigned long luf_zone_parked(struct zone *zone)
 {

@@ -6,14 +6,12 @@
 #ifndef _MM_LUF_LOT_H
 #define _MM_LUF_LOT_H
 
-#include <linux/atomic.h>
 #include <linux/migrate_mode.h>
 #include <linux/types.h>
 
 struct folio;
 
 /* mm/luf.c */
-extern atomic64_t luf_clock;
 u64 luf_now(void);
 u64 luf_done(void);
 bool luf_owes(void);
