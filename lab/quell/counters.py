@@ -49,6 +49,8 @@ EXTRAS = (
     Metric("shootdown_ipis_per_s", "shootdown IPIs per s", "1/s", False),
     Metric("pages_demoted", "pages demoted"), Metric("pages_promoted", "pages promoted"),
     Metric("file_pages_reclaimed", "pages of files reclaimed"),
+    Metric("pages_swapped_out", "pages swapped out"), Metric("pages_refaulted", "anonymous pages refaulted"),
+    Metric("flushes_per_page_out", "flush requests per page swapped out"),
 )  # fmt: skip
 # Counted by the processor: in guests under KVM, and on this machine.
 HARDWARE = (
@@ -69,7 +71,7 @@ class Figure:
 
 
 _EXTRA_COUNTERS = re.compile(
-    r"(luf_|rmap_batch_|early_ack_|folio_order_|tlb_|nr_tlb_|allocstall_|(pgscan|pgsteal)_direct$)"
+    r"(luf_|rmap_batch_|writeout_batch_|early_ack_|folio_order_|tlb_|nr_tlb_|allocstall_|(pgscan|pgsteal)_direct$)"
 )
 _TAKEN = KNOWN.keys() - {m.name for m in HARDWARE}
 _LEAST = 1e-100
@@ -180,6 +182,11 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
     for figure, prefix in ("pages_demoted", "pgdemote_"), ("pages_promoted", "pgpromote_success"):
         if moved := [name for name in after if name.startswith(prefix)]:
             extras[figure] = delta(*moved)
+    if out := sum(after.get(name, 0) - before.get(name, 0) for name in ("pswpout", "zswpout")):
+        extras["pages_swapped_out"] = out
+        extras["pages_refaulted"] = delta("workingset_refault_anon")
+        if "flush_requests" in metrics:
+            extras["flushes_per_page_out"] = round(metrics["flush_requests"] / out, 5)
     extras |= {name: after[name] - before.get(name, 0) for name in after if _EXTRA_COUNTERS.match(name)}
     status, code, _ = frames.status
     code += 128 * (status != "exited")

@@ -508,6 +508,21 @@ static void mount_disks(void)
 	}
 }
 
+/* Past the page cache. */
+static int fill(const char *dev, off_t bytes)
+{
+	static char zeros[1 << 20] __attribute__((aligned(4096)));
+	int fd = open(dev, O_WRONLY | O_DIRECT | O_CLOEXEC);
+
+	for (off_t at = 0; fd >= 0 && at < bytes; at += sizeof(zeros)) {
+		size_t size = bytes - at < (off_t)sizeof(zeros) ? (size_t)(bytes - at) : sizeof(zeros);
+
+		if (pwrite(fd, zeros, size, at) != (ssize_t)size)
+			return -1;
+	}
+	return fd < 0 ? -1 : close(fd);
+}
+
 static void swap_on(void)
 {
 	int is_zram = job.swap && !strcmp(job.swap, "zram");
@@ -531,6 +546,9 @@ static void swap_on(void)
 	    (!strcmp(job.swap, "zswap") && put("/sys/module/zswap/parameters/enabled", "1")))
 		fail("cannot prepare %s in the guest: %s", job.swap, strerror(errno));
 
+	/* A RAM disk takes memory for what was ever written: all of it now, and no more later. */
+	if (!is_zram && fill(dev, bytes))
+		fail("cannot fill %s in the guest: %s", dev, strerror(errno));
 	head[1] = bytes / sizeof(page) - 1;
 	memcpy(page + 1024, head, sizeof(head));
 	memcpy(page + sizeof(page) - 10, "SWAPSPACE2", 10);

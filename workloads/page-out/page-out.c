@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * page-out: a program gives memory to swap because it is told to, while its other threads
+ * run: MADV_PAGEOUT of a region, and memory.reclaim of its memory cgroup. Both take long
+ * lists of pages that are all dirty.
+ *
+ * For each: the flush requests per page swapped out, from /proc/vmstat
+ * (CONFIG_DEBUG_TLBFLUSH), and the time. A thread per further CPU spins, so that each has
+ * the address space loaded. Each round reads everything back, and compares.
+ */
+#define WORKLOAD "page-out"
+#include "../workload.h"
+#include <fcntl.h>
+#include <unistd.h>
+
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT	21
+#endif
+
+/* The cgroup in which the lab runs a command. */
+#define RECLAIM		"/sys/fs/cgroup/quell/memory.reclaim"
+#define MAX_THREADS	256
+
+static int stop;
+
+static void *spin(void *arg)
+{
+	(void)arg;
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED))
+		;
+	return NULL;
+}
+
+/* The sum of two counters of /proc/vmstat; one that is not there is 0. */
+static uint64_t counters(const char *one, const char *other)
+{
+	FILE *f = fopen("/proc/vmstat", "r");
+	unsigned long long value;
+	char line[128], name[64];
+	uint64_t sum = 0;
+
+	if (!f)
+		die("Cannot read /proc/vmstat: %s.", strerror(errno));
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%63s %llu", name, &value) == 2 &&
+		    (!strcmp(name, one) || !strcmp(name, other)))
+			sum += value;
+	fclose(f);
+	return sum;
+}
+
+static void by_madvise(char *region, size_t bytes)
+{
+	if (madvise(region, bytes, MADV_PAGEOUT))
+		die("Cannot page out: %s.", strerror(errno));
+}
+
+/* Three quarters: what cannot be had is no error, as others may be looking at it. */
+static void by_cgroup(char *region, size_t bytes)
+{
+	int fd = open(RECLAIM, O_WRONLY);
+	char text[48];
+
+	(void)region;
+	snprintf(text, sizeof(text), "%zu swappiness=200", bytes * 3 / 4);
+	if (fd < 0 || (write(fd, text, strlen(text)) < 0 && errno != EAGAIN))
+		die("Cannot reclaim by " RECLAIM ": %s.", strerror(errno));
+	close(fd);
+}
+
+static void measure(const char *what, void (*out)(char *region, size_t bytes), size_t bytes,
+		    uint64_t rounds)
+{
+	uint64_t flushes = 0, swapped = 0, ns = 0;
+	uint64_t pages = bytes / PAGE_BYTES;
+	char *region = map_anonymous(bytes);
+	char name[64];
+
+	for (uint64_t round = 1; round <= rounds; round++) {
+		uint64_t start;
+
+		for (uint64_t page = 0; page < pages; page++)
+			*(volatile uint64_t *)(region + page * PAGE_BYTES) = page << 8 | round;
+		flushes -= counters("nr_tlb_remote_flush", "");
+		swapped -= counters("pswpout", "zswpout");
+		start = now_ns();
+		out(region, bytes);
+		ns += now_ns() - start;
+		swapped += counters("pswpout", "zswpout");
+		flushes += counters("nr_tlb_remote_flush", "");
+		for (uint64_t page = 0; page < pages; page++)
+			if (*(volatile uint64_t *)(region + page * PAGE_BYTES) != (page << 8 | round))
+				die("Page %llu is not as it was written.", (unsigned long long)page);
+	}
+	if (swapped < pages * rounds / 2)
+		die("%s: only %llu pages of %llu were swapped out.", what,
+		    (unsigned long long)swapped, (unsigned long long)(pages * rounds));
+	snprintf(name, sizeof(name), "%s_flushes_per_page", what);
+	figure(name, (double)flushes / (double)swapped, "");
+	snprintf(name, sizeof(name), "%s_ns_per_page", what);
+	figure(name, (double)ns / (double)swapped, "ns");
+	munmap(region, bytes);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t threads = 2, mb = 48, rounds = 4;
+	pthread_t spinner[MAX_THREADS];
+	int i = 1;
+
+	for (; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--threads"))
+			threads = parse_number("--threads", argv[i + 1], 1, MAX_THREADS);
+		else if (!strcmp(argv[i], "--megabytes"))
+			mb = parse_number("--megabytes", argv[i + 1], 1, 1 << 20);
+		else if (!strcmp(argv[i], "--rounds"))
+			rounds = parse_number("--rounds", argv[i + 1], 1, 1000000);
+		else
+			break;
+	}
+	if (i != argc)
+		die("usage: " WORKLOAD " [--threads N] [--megabytes N] [--rounds N]");
+	for (uint64_t t = 1; t < threads; t++)
+		start_thread(&spinner[t], spin, NULL);
+	measure("madvise", by_madvise, mb << 20, rounds);
+	measure("reclaim", by_cgroup, mb << 20, rounds);
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	for (uint64_t t = 1; t < threads; t++)
+		pthread_join(spinner[t], NULL);
+	return 0;
+}

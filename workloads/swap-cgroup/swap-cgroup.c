@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * swap-cgroup: stress-ng's --vm with --vm-keep, as in the measurements published for
+ * batched flushes of dirty folios, in a cgroup with a quarter of the memory that it
+ * writes. It checks what it has written.
+ *
+ * The directory it is given is made by collect.sh: stress-ng and its libraries.
+ * ops_per_s is what it reports as bogo operations per second of real time.
+ */
+#define WORKLOAD "swap-cgroup"
+#include "../workload.h"
+#include "../tool.h"
+
+int main(int argc, char **argv)
+{
+	uint64_t workers = 4, seconds = 8, bytes = 64 << 20;
+	char workers_arg[24], time_arg[24], bytes_arg[24];
+	char *const words[] = {
+		"stress-ng", "--vm", workers_arg, "--vm-bytes", bytes_arg, "--vm-keep",
+		"--verify", "--timeout", time_arg, "--metrics-brief", "--temp-path", "/tmp", NULL
+	};
+	int i = 1;
+
+	for (; i + 2 < argc; i += 2) {
+		if (!strcmp(argv[i], "--workers"))
+			workers = parse_number("--workers", argv[i + 1], 1, 256);
+		else if (!strcmp(argv[i], "--seconds"))
+			seconds = parse_number("--seconds", argv[i + 1], 1, 3600);
+		else if (!strcmp(argv[i], "--bytes"))
+			bytes = parse_number("--bytes", argv[i + 1], 1 << 20, 1ULL << 40);
+		else
+			break;
+	}
+	if (i + 1 != argc || argv[i][0] == '-')
+		die("usage: " WORKLOAD " [--workers N] [--seconds N] [--bytes N] DIRECTORY");
+	snprintf(workers_arg, sizeof(workers_arg), "%llu", (unsigned long long)workers);
+	snprintf(time_arg, sizeof(time_arg), "%llu", (unsigned long long)seconds);
+	snprintf(bytes_arg, sizeof(bytes_arg), "%llu", (unsigned long long)bytes);
+	/* vm, bogo ops, real time, user time, system time, bogo ops per s of real time */
+	figure_more("ops_per_s", reported(run_tool(argv[i], ".", words), "] vm ", 4), "1/s");
+	return 0;
+}

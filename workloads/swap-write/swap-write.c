@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * swap-write: several threads write to anonymous memory at random, more of it than
+ * there is memory, so that most writes bring a page in from swap and another has to
+ * go out.
+ *
+ * The size is a share of the memory and swap that there is: with swap in use up to a
+ * half or three quarters, whatever it is on, no run fits by chance. Each thread has
+ * every Nth page for itself. Before each write it compares the page with what it wrote
+ * last: a generation in the first, a middle and the last word. Half of each page is
+ * random, half zero, so that zram and zswap have something to compress.
+ *
+ *   writes_per_s	of all threads
+ *   write_p99_us	the 99th percentile of the time that a write takes, fault included
+ */
+#define WORKLOAD "swap-write"
+#include "../workload.h"
+
+#define WORDS		(PAGE_BYTES / sizeof(uint64_t))
+/* Buckets of an eighth of a power of two, of nanoseconds. */
+#define BUCKETS		(64 * 8)
+
+struct writer {
+	pthread_t thread;
+	uint64_t number, of, writes, pages;
+	char *region;
+	uint32_t *generation;
+	uint64_t took[BUCKETS];
+};
+
+static uint64_t next_random(uint64_t *x)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
+static uint64_t mark(uint64_t page, uint32_t generation)
+{
+	return (page << 32 | generation) * 0x9e3779b97f4a7c15ULL | 1;
+}
+
+static void set_page(char *at, uint64_t mark)
+{
+	volatile uint64_t *words = (volatile uint64_t *)at;
+
+	words[0] = mark;
+	words[WORDS / 2] = mark;
+	words[WORDS - 1] = mark;
+}
+
+static void check_page(const char *at, uint64_t page, uint32_t generation)
+{
+	const volatile uint64_t *words = (const volatile uint64_t *)at;
+	uint64_t want = mark(page, generation);
+
+	if (words[0] != want || words[WORDS / 2] != want || words[WORDS - 1] != want)
+		die("Page %llu is not as it was written, in generation %u.",
+		    (unsigned long long)page, generation);
+}
+
+static unsigned int bucket(uint64_t ns)
+{
+	unsigned int power = 63 - (unsigned int)__builtin_clzll(ns | 8);
+
+	return power * 8 + (ns >> (power - 3) & 7);
+}
+
+/* Where bucket @i begins. */
+static uint64_t bucket_ns(unsigned int i)
+{
+	return (8 + (uint64_t)i % 8) << (i / 8 - 3);
+}
+
+static void *write_pages(void *arg)
+{
+	struct writer *w = arg;
+	uint64_t x = 88172645463325252ULL + w->number;
+	uint64_t own = (w->pages - w->number + w->of - 1) / w->of;
+
+	for (uint64_t i = 0; i < own; i++) {
+		uint64_t page = i * w->of + w->number;
+		char *at = w->region + page * PAGE_BYTES;
+
+		for (uint64_t k = 0; k < WORDS / 2; k++)
+			((uint64_t *)at)[k] = next_random(&x);
+		set_page(at, mark(page, 0));
+	}
+	for (uint64_t i = 0; i < w->writes; i++) {
+		uint64_t page = next_random(&x) % own * w->of + w->number;
+		char *at = w->region + page * PAGE_BYTES;
+		uint64_t start = now_ns();
+
+		check_page(at, page, w->generation[page]);
+		set_page(at, mark(page, ++w->generation[page]));
+		w->took[bucket(now_ns() - start)]++;
+	}
+	return NULL;
+}
+
+static double percentile_us(struct writer *writers, uint64_t threads, double share)
+{
+	uint64_t sum = 0, seen = 0;
+	unsigned int i;
+
+	for (uint64_t t = 0; t < threads; t++)
+		sum += writers[t].writes;
+	for (i = 0; i < BUCKETS; i++) {
+		for (uint64_t t = 0; t < threads; t++)
+			seen += writers[t].took[i];
+		if ((double)seen >= share * (double)sum)
+			break;
+	}
+	return (double)bucket_ns(i) / 1000;
+}
+
+/* In kB, from /proc/meminfo. */
+static uint64_t meminfo(const char *name)
+{
+	FILE *f = fopen("/proc/meminfo", "r");
+	unsigned long long kb;
+	char line[128];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, name, strlen(name)) &&
+		    sscanf(line + strlen(name), ": %llu", &kb) == 1) {
+			fclose(f);
+			return kb;
+		}
+	die("/proc/meminfo does not tell %s.", name);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t threads = 2, share = 75, writes = 50000, pages, start;
+	struct writer *writers;
+	uint32_t *generation;
+	char *region;
+	int i = 1;
+
+	for (; i + 1 < argc; i += 2) {
+		if (!strcmp(argv[i], "--threads"))
+			threads = parse_number("--threads", argv[i + 1], 1, 256);
+		else if (!strcmp(argv[i], "--share"))
+			share = parse_number("--share", argv[i + 1], 1, 95);
+		else if (!strcmp(argv[i], "--writes"))
+			writes = parse_number("--writes", argv[i + 1], 1, 1ULL << 40);
+		else
+			break;
+	}
+	if (i != argc)
+		die("usage: " WORKLOAD " [--threads N] [--share PERCENT] [--writes N]");
+	if (!meminfo("SwapFree"))
+		die("There is no swap.");
+	pages = (meminfo("MemAvailable") + meminfo("SwapFree")) / 4 * share / 100;
+	region = map_anonymous(pages * PAGE_BYTES);
+	generation = map_anonymous(pages * sizeof(*generation));
+	writers = calloc(threads, sizeof(*writers));
+	if (!writers)
+		die("No memory for %llu threads.", (unsigned long long)threads);
+	start = now_ns();
+	for (uint64_t t = 0; t < threads; t++) {
+		writers[t] = (struct writer) {
+			.number = t, .of = threads, .writes = writes / threads,
+			.pages = pages, .region = region, .generation = generation,
+		};
+		start_thread(&writers[t].thread, write_pages, &writers[t]);
+	}
+	for (uint64_t t = 0; t < threads; t++)
+		pthread_join(writers[t].thread, NULL);
+	figure_more("writes_per_s", (double)(writes / threads * threads) * 1e9 /
+		    (double)(now_ns() - start), "1/s");
+	figure("write_p99_us", percentile_us(writers, threads, 0.99), "us");
+	for (uint64_t page = 0; page < pages; page++)
+		check_page(region + page * PAGE_BYTES, page, generation[page]);
+	return 0;
+}
