@@ -450,7 +450,8 @@ def _make_image(name: str, source: Source, work: Work, cache: Cache, log: Path) 
         log,
     )
     ui.note(f"built the {name} kernel in {ui.duration(time.monotonic() - started)}")
-    return count if fresh else total
+    # An interrupted build has left some of them.
+    return count if fresh and count > total // 2 else total
 
 
 def make_with_progress(
