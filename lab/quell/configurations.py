@@ -12,7 +12,7 @@ from quell.errors import QuellError, UsageError
 
 # The options of mm/Kconfig.quell that are mechanisms.
 MECHANISMS = (
-    "UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH", "EARLY_ACK", "FOLIO_ORDER", "LUF",
+    "UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH", "EARLY_ACK", "FOLIO_ORDER", "LUF", "WRITEOUT_BATCH",
 )  # fmt: skip
 
 
@@ -123,9 +123,9 @@ def _only(*wanted: str) -> dict[str, str]:
 
 
 # What the architecture, or a kernel without THP and counters of events, lets Quell have.
-_ARM64 = ("UNMAP_BATCH", "ZAP_BATCH")
+_ARM64 = ("UNMAP_BATCH", "ZAP_BATCH", "WRITEOUT_BATCH")
 _I386 = (*_ARM64, "CONCURRENT", "RMAP_BATCH")
-_SIMPLE = (*_I386, "EARLY_ACK")
+_SIMPLE = ("UNMAP_BATCH", "ZAP_BATCH", "CONCURRENT", "RMAP_BATCH", "EARLY_ACK")
 
 _NO_MIGRATION = {
     name: "n"
@@ -159,7 +159,7 @@ CONFIGURATIONS = (
     Configuration("no-smp", "quell", {"SMP": "n", "NUMA": "n", "QUELL": "n"}),
     Configuration("no-numa", "quell", {"NUMA": "n"}),
     Configuration("no-memcg", "quell", {"MEMCG": "n", "MEMCG_V1": "n"}),
-    Configuration("no-swap", "quell", {"SWAP": "n"}),
+    Configuration("no-swap", "quell", {"SWAP": "n", "QUELL_WRITEOUT_BATCH": "n"}),
     Configuration("no-thp", "quell", {"TRANSPARENT_HUGEPAGE": "n", "QUELL_FOLIO_ORDER": "n"}),
     Configuration("no-hugetlb", "quell", {"HUGETLBFS": "n"}),
     Configuration("no-compaction", "quell", {"TRANSPARENT_HUGEPAGE": "n", "COMPACTION": "n"}),

@@ -119,7 +119,7 @@ def test_ladder_and_published() -> None:
     text = Page(samples.result(), samples.ladder()).text
     assert "Of 3 published results, 1 went the same way here and 1 the opposite way" in text
     assert "mapped-read: shootdown IPIs on each side Each run: shootdown IPIs: nothing 72,000, 80,000, 96,000" in text
-    assert all(words in text for words in ("The ladder", "+ lazy unmap flush = Quell", "Somebody, somewhere, 2015"))
+    assert all(words in text for words in ("The ladder", "+ batched write-out = Quell", "Somebody, somewhere, 2015"))
     assert "Every figure on every side." in Page(samples.ladder((2, 4))).text
 
 

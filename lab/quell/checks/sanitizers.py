@@ -48,7 +48,7 @@ exit $failed
 # Selftests with their arguments; DATA is ext4, /mnt xfs, which has large folios.
 PROGRAMS = (
     "switches DATA", "luf_stale DATA 3", "luf_migrate DATA 3", "early_ack 500", "security DATA 2",
-    "folio_order", "rmap_batch /mnt", f"luf_torture DATA --seconds {_TORTURE_S}",
+    "folio_order", "rmap_batch /mnt", "writeout_batch 1", f"luf_torture DATA --seconds {_TORTURE_S}",
 )  # fmt: skip
 # What stock passes, or skips: there it is only at work.
 _ANY_KERNEL = ("early_ack 500",)

@@ -84,6 +84,7 @@ ATTACKS = {
     "RMAP": Attack(
         ("rmap_batch /mnt", "rmap_torture /mnt"), XFS, suite="rmap_batch", memory=1024, limit=400
     ),
+    "WRITEOUT": Attack(("writeout_batch",), limit=400),
     # Two requests come together at a CPU only if two others send them.
     "EARLY": Attack(("early_ack 4000",), cpus=4),
 }  # fmt: skip
@@ -95,6 +96,9 @@ INTACT = (
     Attack(("security DATA 2 memory",)),
     Attack(("security DATA 2 permissions",)),
     Attack(("rmap_batch /mnt",), XFS, memory=1024),
+    Attack(("rmap_torture /mnt --seconds 5",), XFS, memory=1024),
+    Attack(("writeout_batch 0.5",)),
+    Attack(("writeout_batch 0.3",), variant="classic LRU"),
     Attack(("folio_order",), memory=1024),
     Attack(("early_ack 2000",), cpus=4),
     Attack(("early_ack 500",), variant="page table isolation"),

@@ -33,6 +33,8 @@ SELFTESTS = "files/tools/testing/selftests/quell"
 _NEED_NODES = ("luf_migrate",)
 # Those that want nodes, a RAM disk for swap, and a file system with large folios.
 _LARGE_FOLIOS = ("rmap_batch", "rmap_torture")
+# That which swaps, and needs no data.
+_SWAPS = "writeout_batch"
 _SWAP_KB = 32768
 # Two requests come together at a CPU only if two others send them; who attacks has CPUs of
 # his own, and so have those who are attacked.
@@ -145,7 +147,7 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     disk = temp / "disk.ext4"
     disks.make_ext4(disk, root)
     for name, program in selftests(temp).items():
-        if name in _LARGE_FOLIOS:
+        if name in (*_LARGE_FOLIOS, _SWAPS):
             continue
         words = [str(program), DATA_DIR, *_ROUNDS.get(name, ())]
         try:
@@ -210,6 +212,15 @@ def _large_folios(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
             append=[BRD], timeout=_TIMEOUT_S, cache=cache,
         )  # fmt: skip
         _count(tally, name, guest)
+
+
+def _swaps(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
+    """writeout_batch, with a RAM disk to swap to and nodes to move pages between."""
+    guest = _guest(
+        tally, image, [str(selftests(temp)[_SWAPS]), "1"], nodes=(256 * machine.MIB,) * 2, append=[BRD],
+        timeout=_TIMEOUT_S, cache=cache,
+    )  # fmt: skip
+    _count(tally, _SWAPS, guest)
 
 
 def _mapped_read(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
@@ -289,7 +300,10 @@ def _boot_parameter(tally: _Tally, image: Path, temp: Path, cache: Cache) -> Non
         ("quell=off,-zap_batch", {"unmap_batch", "concurrent"}),
         (
             "quell=on,luff",
-            {"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order"},
+            {
+                "unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order",
+                "writeout_batch",
+            },
         ),
     ):
         guest = _guest(tally, image, script, append=[param], cache=cache)
@@ -356,7 +370,7 @@ _TRACE = """
 D=/dev/shm/trace; mkdir $D && mount -t tracefs tracefs $D && echo 8192 > $D/buffer_size_kb || exit
 for event in EVENTS; do echo 1 > $(echo $D/events/*/$event/enable) || exit; done
 # EARLY clears the buffer before its probe.
-{ EARLY 100 && LUF DATA 2 release; } > /dev/null || exit
+{ EARLY 100 && LUF DATA 2 release && WRITEOUT 0.1; } > /dev/null || exit
 ( EXCLUDE ) > /dev/null || exit
 for event in EVENTS; do
 	# Of each a few: the buffer holds the last ones.
@@ -376,11 +390,11 @@ def _tracepoints(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     exclude = _mounted(programs["luf_stale"], _ATOMIC_WRITE, "1")
     for word, text in (
         ("EXCLUDE", exclude), ("EVENTS", " ".join(names)), ("LUF", str(programs["luf_stale"])),
-        ("DATA", DATA_DIR), ("EARLY", str(programs["early_ack"])),
+        ("DATA", DATA_DIR), ("EARLY", str(programs["early_ack"])), ("WRITEOUT", str(programs[_SWAPS])),
     ):  # fmt: skip
         script = script.replace(word, text)
     guest = _guest(
-        tally, image, script, data=disk, cpus=3, memory="1G", timeout=_TIMEOUT_S, cache=cache
+        tally, image, script, data=disk, cpus=3, memory="1G", append=[BRD], timeout=_TIMEOUT_S, cache=cache
     )
     counts = dict(line.split() for line in guest.stdout.splitlines() if len(line.split()) == 2)
     silent = [name for name in names if int(counts.get(name, "0")) == 0]
@@ -443,7 +457,7 @@ def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 
 Part = Callable[[_Tally, Path, Path, Cache], None]
 # The selftests, and those that need a file system of their own: for any kernel with Quell.
-SELFTEST_PARTS: tuple[Part, ...] = (_selftests, _by_itself)
+SELFTEST_PARTS: tuple[Part, ...] = (_selftests, _by_itself, _swaps)
 FILE_SYSTEM_PARTS: tuple[Part, ...] = (_file_systems, _large_folios)
 _PARTS: tuple[Part, ...] = (
     *SELFTEST_PARTS, _file_systems, _excluded, _cma, _large_folios, _mapped_read, _surroundings, _boot_parameter,

@@ -52,7 +52,11 @@
 	/* arch/x86/mm/early_ack.c */					\
 	M(EARLY_ACK_NO_FLUSH)	/* acknowledged, and that is all */	\
 	M(EARLY_ACK_FLUSH_LATER) /* with the next timer interrupt */	\
-	M(EARLY_ACK_DROP)	/* of several together the first only */
+	M(EARLY_ACK_DROP)	/* of several together the first only */	\
+	/* mm/writeout_batch.c */					\
+	M(WRITEOUT_NO_FLUSH)	/* nobody is interrupted */		\
+	M(WRITEOUT_FLUSH_LATE)	/* with the batch's I/O under way */	\
+	M(WRITEOUT_FORGET)	/* the last folio of a batch */
 
 #define QUELL_MUTANT_ENUM(name)	QUELL_MUTANT_##name,
 enum quell_mutant {

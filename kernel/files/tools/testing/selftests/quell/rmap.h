@@ -24,6 +24,7 @@
 #include <sys/syscall.h>
 
 /* /proc/kpageflags */
+#define KPF_LRU		FLAG(5)
 #define KPF_WRITEBACK	FLAG(8)
 #define KPF_SWAPCACHE	FLAG(13)
 #define KPF_HEAD	FLAG(15)

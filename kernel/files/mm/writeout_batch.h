@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Swap-backed folios are written out after one flush for many: the hooks in
+ * shrink_folio_list(). Why they are safe is at the head of mm/writeout_batch.c.
+ */
+#ifndef _MM_WRITEOUT_BATCH_H
+#define _MM_WRITEOUT_BATCH_H
+
+#include <linux/jump_label.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/page-flags.h>
+#include <linux/sched.h>
+
+/**
+ * struct writeout_batch - folios that shrink_folio_list() has unmapped and set aside
+ * @unmapped:	they are locked, and a flush is due
+ * @nr_unmapped: how many, WRITEOUT_BATCH_MAX at most
+ * @flushed:	they are unlocked, and wait for I/O
+ *
+ * The first one set aside is the last of its list.
+ */
+struct writeout_batch {
+	struct list_head unmapped;
+	unsigned int nr_unmapped;
+	struct list_head flushed;
+};
+
+#define WRITEOUT_BATCH_INIT(name)				\
+	{							\
+		.unmapped = LIST_HEAD_INIT((name).unmapped),	\
+		.flushed = LIST_HEAD_INIT((name).flushed),	\
+	}
+
+#ifdef CONFIG_QUELL_WRITEOUT_BATCH
+
+/* So many folios are locked at once: MGLRU's lists have as many, the classic ones half. */
+#define WRITEOUT_BATCH_MAX	64
+
+DECLARE_STATIC_KEY_FALSE(writeout_batch_key);
+
+struct folio *writeout_batch_next(struct writeout_batch *batch,
+				  struct list_head *ret_folios);
+
+/*
+ * @folio is locked, unmapped and dirty, and would be written now. True if it was set
+ * aside, because a flush has to come first, or does for those that are locked already.
+ */
+static inline bool writeout_batch_add(struct writeout_batch *batch, struct folio *folio)
+{
+	if (list_empty(&batch->unmapped) &&
+	    (!static_branch_likely(&writeout_batch_key) || !current->tlb_ubc.writable))
+		return false;
+	if (!folio_test_swapbacked(folio))
+		return false;
+	list_add(&folio->lru, &batch->unmapped);
+	batch->nr_unmapped++;
+	return true;
+}
+
+/* Does shrink_folio_list() have to go on although its list is empty? */
+static inline bool writeout_batch_waits(const struct writeout_batch *batch)
+{
+	return !list_empty(&batch->unmapped) || !list_empty(&batch->flushed);
+}
+
+/*
+ * Is the next thing to do writeout_batch_next(), and not the next folio of @folio_list?
+ * Before one that reclaim may wait for, none is kept locked: a file system may take its
+ * time to release it, and cgroup v1 waits for I/O.
+ */
+static inline bool writeout_batch_due(const struct writeout_batch *batch,
+				      struct list_head *folio_list)
+{
+	struct folio *next;
+
+	if (!list_empty(&batch->flushed))
+		return true;
+	if (list_empty(&batch->unmapped))
+		return false;
+	if (batch->nr_unmapped >= WRITEOUT_BATCH_MAX || list_empty(folio_list))
+		return true;
+	next = lru_to_folio(folio_list);
+	return !folio_test_swapbacked(next) || folio_test_writeback(next);
+}
+
+#else
+
+static inline bool writeout_batch_add(struct writeout_batch *batch, struct folio *folio)
+{
+	return false;
+}
+
+static inline bool writeout_batch_waits(const struct writeout_batch *batch)
+{
+	return false;
+}
+
+static inline bool writeout_batch_due(const struct writeout_batch *batch,
+				      struct list_head *folio_list)
+{
+	return false;
+}
+
+static inline struct folio *writeout_batch_next(struct writeout_batch *batch,
+						struct list_head *ret_folios)
+{
+	return NULL;
+}
+
+#endif /* CONFIG_QUELL_WRITEOUT_BATCH */
+
+#endif /* _MM_WRITEOUT_BATCH_H */

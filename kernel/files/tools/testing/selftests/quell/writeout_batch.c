@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Swap-backed folios are written after one flush for many (mm/writeout_batch.c): is one
+ * flush enough, is it in time, and is nothing lost that happens between unmapping and
+ * I/O? Usage:
+ *
+ *	writeout_batch [SECONDS]
+ *
+ * Two CPUs. Swap is on a RAM disk of 32 MB (written at once) and on a loop device
+ * (written in the background); see rmap.h. With two NUMA nodes pages are moved, too.
+ * SECONDS is how long each of the tests takes that wait for a chance (2).
+ */
+#define _GNU_SOURCE
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "util.h"
+#include "rmap.h"
+
+#define SWITCH		QUELL_SYSFS "writeout_batch/enabled"
+#define LIST		512		/* pages of a page table: what MADV_PAGEOUT has in a list */
+#define BATCH		64		/* folios for which there is one flush */
+#define WORDS		(PAGE / 8)
+#define WRITTEN		64		/* pages that are written to all the time */
+
+#ifndef MADV_HWPOISON
+#define MADV_HWPOISON	100
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE	23
+#endif
+
+static double seconds = 2;
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+static void set_switch(bool on)
+{
+	write_file(SWITCH, on ? "1" : "0");
+}
+
+/* --- Memory -------------------------------------------------------------- */
+
+enum kind { PRIVATE, SHARED, LARGE, KINDS };
+
+static const char * const kind_names[] = { "anonymous", "shmem", "64 kB folios" };
+
+/* LIST pages in one page table. */
+static uint64_t *map_list(enum kind kind)
+{
+	char *all = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS |
+			 (kind == SHARED ? MAP_SHARED : MAP_PRIVATE), -1, 0), *at;
+
+	if (all == MAP_FAILED)
+		die("mmap");
+	at = (char *)(((uintptr_t)all + HUGE - 1) & -HUGE);
+	if ((at != all && munmap(all, at - all)) || munmap(at + HUGE, all + HUGE - at))
+		die("munmap");
+	madvise(at, HUGE, kind == LARGE ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+	return (uint64_t *)at;
+}
+
+static void fill_list(uint64_t *list, uint64_t value)
+{
+	for (unsigned long i = 0; i < LIST; i++)
+		list[i * WORDS] = value + i;
+}
+
+static bool list_is(const uint64_t *list, uint64_t value)
+{
+	for (unsigned long i = 0; i < LIST; i++)
+		if (((volatile const uint64_t *)list)[i * WORDS] != value + i)
+			return false;
+	return true;
+}
+
+static unsigned long swapped(const uint64_t *list)
+{
+	static uint64_t entries[LIST];
+	unsigned long n = 0;
+
+	pagemap_read(list, LIST, entries);
+	for (unsigned long i = 0; i < LIST; i++)
+		n += !(entries[i] & PM_PRESENT);
+	return n;
+}
+
+/* Pages of the process that no LRU list has: those that reclaim has forgotten. */
+static unsigned long forgotten(const uint64_t *list)
+{
+	static uint64_t entries[LIST];
+	unsigned long n = 0;
+
+	for (int tries = 0; tries < 20; tries++) {
+		put_all_on_lru();
+		drain_lru();
+		pagemap_read(list, LIST, entries);
+		n = 0;
+		for (unsigned long i = 0; i < LIST; i++)
+			n += (entries[i] & PM_PRESENT) && !(kpageflags_at(PM_PFN(entries[i])) & KPF_LRU);
+		if (!n)
+			break;
+		usleep(50000);
+	}
+	return n;
+}
+
+/* --- One flush ----------------------------------------------------------- */
+
+static void one_flush(enum swap swap, enum kind kind, bool on)
+{
+	uint64_t *list = map_list(kind);
+	struct companion c;
+	long flushes, batches;
+	unsigned long out, lost;
+	bool same;
+
+	fill_list(list, 1000);
+	set_switch(on);
+	companion_start(&c, list);
+	flushes = vm_counter("nr_tlb_remote_flush");
+	batches = vm_counter("writeout_batch_flush");
+	madvise(list, HUGE, MADV_PAGEOUT);
+	flushes = vm_counter("nr_tlb_remote_flush") - flushes;
+	batches = vm_counter("writeout_batch_flush") - batches;
+	companion_stop(&c);
+	set_switch(true);
+	/* In the background some are still under way. */
+	out = swapped(list);
+	same = list_is(list, 1000);
+	lost = forgotten(list);
+	/* And a few that others need: the thread's start, a timer. */
+	tap_result(out > LIST * 9 / 10 && same && !lost &&
+		   (on ? batches >= 1 && batches <= LIST / BATCH + 4 && flushes <= LIST / 16 :
+			 !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
+		   "one flush, %s, %s, %s: %ld flushes, %ld batches for %lu pages, %lu forgotten%s", swap_names[swap],
+		   kind_names[kind], on ? "on" : "off", flushes, batches, out, lost,
+		   same ? "" : ", not as they were");
+	munmap(list, HUGE);
+}
+
+/* --- Nothing is lost ----------------------------------------------------- */
+
+struct writer {
+	pthread_t thread;
+	volatile uint64_t *list;
+	uint64_t value[WRITTEN];
+	unsigned long rounds;
+	long lost;		/* -1, or a page */
+	uint64_t found;
+	bool punch, stop;
+};
+
+/* Each page is what was written to it last; now and then a page is given back, and is zero. */
+static void *write_thread(void *arg)
+{
+	struct writer *w = arg;
+
+	pin(1);
+	while (w->lost < 0 && !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
+		for (unsigned long i = 0; i < WRITTEN; i++) {
+			volatile uint64_t *word = &w->list[i * WORDS];
+
+			if (*word != w->value[i]) {
+				w->found = *word;
+				w->lost = i;
+				break;
+			}
+			*word = ++w->value[i];
+		}
+		if (w->punch && w->rounds % 8 == 0) {
+			unsigned long i = w->rounds / 8 % WRITTEN;
+
+			/* Of shared memory that is a hole in the file. */
+			if (madvise((void *)&w->list[i * WORDS], PAGE, MADV_REMOVE) &&
+			    madvise((void *)&w->list[i * WORDS], PAGE, MADV_DONTNEED))
+				die("MADV_DONTNEED");
+			w->value[i] = 0;
+		}
+		w->rounds++;
+	}
+	return NULL;
+}
+
+static void write_start(struct writer *w, uint64_t *list, bool punch)
+{
+	*w = (struct writer) { .list = list, .lost = -1, .punch = punch };
+	if (pthread_create(&w->thread, NULL, write_thread, w))
+		die("pthread_create");
+}
+
+static void write_stop(struct writer *w)
+{
+	__atomic_store_n(&w->stop, true, __ATOMIC_RELEASE);
+	pthread_join(w->thread, NULL);
+}
+
+static void no_loss(enum swap swap, enum kind kind)
+{
+	long out = vm_counter("pswpout"), aside = vm_counter("writeout_batch_folios");
+	uint64_t *list = map_list(kind);
+	double end = now() + seconds;
+	struct writer w;
+
+	write_start(&w, list, false);
+	while (now() < end && __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0)
+		madvise(list, WRITTEN * PAGE, MADV_PAGEOUT);
+	write_stop(&w);
+	out = vm_counter("pswpout") - out;
+	aside = vm_counter("writeout_batch_folios") - aside;
+	/* What was written to while it was aside is not written out. */
+	tap_result(w.lost < 0 && out > 0 && aside > 0, "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
+		   swap_names[swap], kind_names[kind], w.rounds, out, aside);
+	if (w.lost >= 0)
+		printf("# page %ld: %llu was written, %llu is there\n", w.lost,
+		       (unsigned long long)w.value[w.lost], (unsigned long long)w.found);
+	munmap(list, HUGE);
+}
+
+/* --- Whatever else happens ----------------------------------------------- */
+
+struct pager {
+	pthread_t thread;
+	void *list;
+	bool stop;
+};
+
+static void *page_out_thread(void *arg)
+{
+	struct pager *p = arg;
+
+	while (!__atomic_load_n(&p->stop, __ATOMIC_ACQUIRE))
+		madvise(p->list, HUGE, MADV_PAGEOUT);
+	return NULL;
+}
+
+static void swap_goes(void *list, enum swap swap)
+{
+	(void)list;
+	/* Somebody may need what is left of memory. */
+	if (swap_off(swap) && !swap_on(swap))
+		die("swapon");
+}
+
+static void pages_move(void *list, enum swap swap)
+{
+	static int node;
+
+	(void)swap;
+	if (two_nodes())
+		move_to_node(list, WRITTEN, node = !node);
+	try_write("/proc/sys/vm/compact_memory", "1");
+}
+
+/* A copy of the process, killed while its memory is paged out, too, or ending by itself. */
+static void processes_end(void *list, enum swap swap)
+{
+	static unsigned int times;
+	pid_t pid = fork();
+
+	(void)swap;
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		madvise(list, HUGE, MADV_POPULATE_WRITE);
+		do
+			madvise(list, HUGE, MADV_PAGEOUT);
+		while (times % 2);
+		_exit(0);
+	}
+	if (times++ % 2) {
+		usleep(3000);
+		kill(pid, SIGKILL);
+	}
+	waitpid(pid, NULL, 0);
+}
+
+static void frozen(void *list, enum swap swap)
+{
+	char path[256];
+	pid_t pid = fork();
+
+	(void)swap;
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		if (!enter_cgroup())
+			_exit(1);
+		for (;;)
+			madvise(list, HUGE, MADV_PAGEOUT);
+	}
+	cgroup_path(path, sizeof(path), "cgroup.freeze");
+	for (int i = 0; i < 4; i++) {
+		usleep(1000);
+		try_write(path, i % 2 ? "0" : "1");
+		reclaim_cgroup(HUGE, true);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+/* Who reads a page that has failed is killed, or gets what is in swap: what it was. */
+static void memory_fails(void *list, enum swap swap)
+{
+	static int failures[SWAPS];
+	int status;
+	pid_t pid;
+
+	(void)list;
+	/* Each takes a page away for good. */
+	if (failures[swap]++ > 10) {
+		usleep(10000);
+		return;
+	}
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		struct pager p = { .list = map_list(PRIVATE) };
+
+		fill_list(p.list, 77);
+		if (pthread_create(&p.thread, NULL, page_out_thread, &p))
+			_exit(0);
+		usleep(1000 + failures[swap] * 100);
+		if (madvise(p.list, PAGE, MADV_HWPOISON))
+			_exit(0);
+		_exit(*(volatile uint64_t *)p.list != 77);
+	}
+	waitpid(pid, &status, 0);
+	if (WIFEXITED(status) && WEXITSTATUS(status))
+		die("a page that has failed is not what it was");
+}
+
+static const struct {
+	const char *name;
+	void (*happen)(void *list, enum swap swap);
+} events[] = {
+	{ "swapoff", swap_goes }, { "pages move", pages_move }, { "processes end", processes_end },
+	{ "frozen", frozen }, { "memory fails", memory_fails },
+};
+
+static void beside(enum swap swap, enum kind kind, unsigned int event)
+{
+	struct pager p = { .list = map_list(kind) };
+	double end = now() + seconds;
+	const char *complaint;
+	unsigned int times = 0;
+	struct writer w;
+
+	write_start(&w, p.list, true);
+	if (pthread_create(&p.thread, NULL, page_out_thread, &p))
+		die("pthread_create");
+	for (; now() < end && __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0; times++)
+		events[event].happen(p.list, swap);
+	__atomic_store_n(&p.stop, true, __ATOMIC_RELEASE);
+	pthread_join(p.thread, NULL);
+	write_stop(&w);
+	complaint = kernel_complaint();
+	tap_result(w.lost < 0 && !complaint, "%s, %s, %s: %u times beside %lu rounds%s%s", events[event].name,
+		   swap_names[swap], kind_names[kind], times, w.rounds, complaint ? ": " : "",
+		   complaint ? complaint : "");
+	munmap(p.list, HUGE);
+}
+
+/* --- What reclaim counts ------------------------------------------------- */
+
+static const char * const counts[] = { "pswpout", "pgscan_anon", "pgsteal_anon", "pgactivate" };
+
+#define COUNTS	(sizeof(counts) / sizeof(counts[0]))
+
+/* A process of the cgroup has 8 MB; a half is reclaimed. */
+static void reclaim_half(bool on, long *rise)
+{
+	int ready[2], go[2];
+	pid_t pid;
+	char c;
+
+	if (pipe(ready) || pipe(go) || (pid = fork()) < 0)
+		die("fork");
+	if (!pid) {
+		uint64_t *lists[4];
+
+		if (!enter_cgroup())
+			_exit(1);
+		for (int i = 0; i < 4; i++)
+			fill_list(lists[i] = map_list(PRIVATE), 1);
+		if (write(ready[1], "", 1) != 1 || read(go[0], &c, 1) != 1)
+			_exit(1);
+		for (int i = 0; i < 4; i++)
+			if (!list_is(lists[i], 1))
+				_exit(1);
+		_exit(0);
+	}
+	if (read(ready[0], &c, 1) != 1)
+		die("a process");
+	put_all_on_lru();
+	drain_lru();
+	set_switch(on);
+	for (unsigned long i = 0; i < COUNTS; i++)
+		rise[i] = vm_pages(counts[i]);
+	reclaim_cgroup(4 << 20, true);
+	for (unsigned long i = 0; i < COUNTS; i++)
+		rise[i] = vm_pages(counts[i]) - rise[i];
+	set_switch(true);
+	if (write(go[1], "", 1) != 1)
+		die("a process");
+	waitpid(pid, NULL, 0);
+	close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
+}
+
+static void same_counts(enum swap swap)
+{
+	long on[COUNTS], off[COUNTS];
+	char text[256] = "";
+	bool same = true;
+
+	reclaim_half(false, off);
+	reclaim_half(true, on);
+	for (unsigned long i = 0; i < COUNTS; i++) {
+		/* In the background I/O ends sooner or later, and until then folios are looked at again. */
+		if (swap == RAM || strcmp(counts[i], "pgscan_anon"))
+			same &= labs(on[i] - off[i]) <= off[i] / (swap == RAM ? 8 : 4) + 64;
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), " %s %ld %ld",
+			 counts[i], off[i], on[i]);
+	}
+	tap_result(same && on[0] > 500, "same counts, %s, off and on:%s", swap_names[swap], text);
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long i;
+
+	if (argc > 1)
+		seconds = atof(argv[1]);
+	if (argc > 2 || seconds <= 0) {
+		fprintf(stderr, "usage: writeout_batch [SECONDS]\n");
+		return 2;
+	}
+	if (geteuid())
+		tap_skip_all("root is needed");
+	if (access(SWITCH, W_OK))
+		tap_skip_all("this kernel has no writeout_batch");
+	save_system();
+	watch_kernel_log();
+	choose_thp(64);
+	pin(0);
+	make_cgroup("writeout_batch");
+	for (int swap = 0; swap < SWAPS; swap++) {
+		if (!swap_on(swap)) {
+			tap_skip("a free device to swap to", "%s", swap_names[swap]);
+			continue;
+		}
+		for (int kind = 0; kind < KINDS; kind++)
+			no_loss(swap, kind);
+		for (int kind = 0; kind < KINDS; kind++) {
+			one_flush(swap, kind, false);
+			one_flush(swap, kind, true);
+		}
+		if (cgroup[0])
+			same_counts(swap);
+		else
+			tap_skip("a memory cgroup", "same counts, %s", swap_names[swap]);
+		for (i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+			for (int kind = 0; kind < (events[i].happen == memory_fails ? 1 : KINDS); kind++)
+				beside(swap, kind, i);
+		tap_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
+	}
+	return tap_end();
+}
