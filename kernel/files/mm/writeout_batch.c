@@ -101,7 +101,7 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/writeout_batch.h>
 
-/* Off until writeout_batch_init(). */
+/* Off until writeout_batch_register(). */
 DEFINE_STATIC_KEY_FALSE(writeout_batch_key);
 
 static void writeout_batch_flush(struct writeout_batch *batch)
@@ -165,8 +165,8 @@ static struct quell_mechanism writeout_batch_mechanism = {
 	.key	= &writeout_batch_key.key,
 };
 
-static int __init writeout_batch_init(void)
+static int __init writeout_batch_register(void)
 {
 	return quell_register(&writeout_batch_mechanism);
 }
-subsys_initcall(writeout_batch_init);
+subsys_initcall(writeout_batch_register);

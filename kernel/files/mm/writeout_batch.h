@@ -27,11 +27,12 @@ struct writeout_batch {
 	struct list_head flushed;
 };
 
-#define WRITEOUT_BATCH_INIT(name)				\
-	{							\
-		.unmapped = LIST_HEAD_INIT((name).unmapped),	\
-		.flushed = LIST_HEAD_INIT((name).flushed),	\
-	}
+static inline void writeout_batch_init(struct writeout_batch *batch)
+{
+	INIT_LIST_HEAD(&batch->unmapped);
+	INIT_LIST_HEAD(&batch->flushed);
+	batch->nr_unmapped = 0;
+}
 
 #ifdef CONFIG_QUELL_WRITEOUT_BATCH
 

@@ -104,7 +104,8 @@ static unsigned long forgotten(const uint64_t *list)
 		pagemap_read(list, LIST, entries);
 		n = 0;
 		for (unsigned long i = 0; i < LIST; i++)
-			n += (entries[i] & PM_PRESENT) && !(kpageflags_at(PM_PFN(entries[i])) & KPF_LRU);
+			n += (entries[i] & PM_PRESENT) &&
+			     !(kpageflags_at(PM_PFN(entries[i])) & KPF_LRU);
 		if (!n)
 			break;
 		usleep(50000);
@@ -140,7 +141,8 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	tap_result(out > LIST * 9 / 10 && same && !lost &&
 		   (on ? batches >= 1 && batches <= LIST / BATCH + 4 && flushes <= LIST / 16 :
 			 !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
-		   "one flush, %s, %s, %s: %ld flushes, %ld batches for %lu pages, %lu forgotten%s", swap_names[swap],
+		   "one flush, %s, %s, %s: %ld flushes, %ld batches for %lu pages, %lu forgotten%s",
+		   swap_names[swap],
 		   kind_names[kind], on ? "on" : "off", flushes, batches, out, lost,
 		   same ? "" : ", not as they were");
 	munmap(list, HUGE);
@@ -216,7 +218,8 @@ static void no_loss(enum swap swap, enum kind kind)
 	out = vm_counter("pswpout") - out;
 	aside = vm_counter("writeout_batch_folios") - aside;
 	/* What was written to while it was aside is not written out. */
-	tap_result(w.lost < 0 && out > 0 && aside > 0, "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
+	tap_result(w.lost < 0 && out > 0 && aside > 0,
+		   "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
 		   swap_names[swap], kind_names[kind], w.rounds, out, aside);
 	if (w.lost >= 0)
 		printf("# page %ld: %llu was written, %llu is there\n", w.lost,
@@ -341,9 +344,12 @@ static void memory_fails(void *list, enum swap swap)
 static const struct {
 	const char *name;
 	void (*happen)(void *list, enum swap swap);
+	int kinds;
 } events[] = {
-	{ "swapoff", swap_goes }, { "pages move", pages_move }, { "processes end", processes_end },
-	{ "frozen", frozen }, { "memory fails", memory_fails },
+	{ "swapoff", swap_goes, KINDS }, { "pages move", pages_move, KINDS },
+	{ "processes end", processes_end, KINDS }, { "frozen", frozen, KINDS },
+	/* It has memory of its own. */
+	{ "memory fails", memory_fails, 1 },
 };
 
 static void beside(enum swap swap, enum kind kind, unsigned int event)
@@ -363,7 +369,8 @@ static void beside(enum swap swap, enum kind kind, unsigned int event)
 	pthread_join(p.thread, NULL);
 	write_stop(&w);
 	complaint = kernel_complaint();
-	tap_result(w.lost < 0 && !complaint, "%s, %s, %s: %u times beside %lu rounds%s%s", events[event].name,
+	tap_result(w.lost < 0 && !complaint,
+		   "%s, %s, %s: %u times in %lu rounds%s%s", events[event].name,
 		   swap_names[swap], kind_names[kind], times, w.rounds, complaint ? ": " : "",
 		   complaint ? complaint : "");
 	munmap(p.list, HUGE);
@@ -382,7 +389,10 @@ static void reclaim_half(bool on, long *rise)
 	pid_t pid;
 	char c;
 
-	if (pipe(ready) || pipe(go) || (pid = fork()) < 0)
+	if (pipe(ready) || pipe(go))
+		die("pipe");
+	pid = fork();
+	if (pid < 0)
 		die("fork");
 	if (!pid) {
 		uint64_t *lists[4];
@@ -424,7 +434,7 @@ static void same_counts(enum swap swap)
 	reclaim_half(false, off);
 	reclaim_half(true, on);
 	for (unsigned long i = 0; i < COUNTS; i++) {
-		/* In the background I/O ends sooner or later, and until then folios are looked at again. */
+		/* In the background I/O takes time, and folios are looked at again. */
 		if (swap == RAM || strcmp(counts[i], "pgscan_anon"))
 			same &= labs(on[i] - off[i]) <= off[i] / (swap == RAM ? 8 : 4) + 64;
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), " %s %ld %ld",
@@ -468,7 +478,7 @@ int main(int argc, char **argv)
 		else
 			tap_skip("a memory cgroup", "same counts, %s", swap_names[swap]);
 		for (i = 0; i < sizeof(events) / sizeof(events[0]); i++)
-			for (int kind = 0; kind < (events[i].happen == memory_fails ? 1 : KINDS); kind++)
+			for (int kind = 0; kind < events[i].kinds; kind++)
 				beside(swap, kind, i);
 		tap_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
 	}
