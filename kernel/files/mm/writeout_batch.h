@@ -16,7 +16,7 @@
 /**
  * struct writeout_batch - folios that shrink_folio_list() has unmapped and set aside
  * @unmapped:	they are locked, and a flush is due
- * @nr_unmapped: how many, WRITEOUT_BATCH_MAX at most
+ * @nr_unmapped: their pages
  * @flushed:	they are unlocked, and wait for I/O
  *
  * The first one set aside is the last of its list.
@@ -36,13 +36,17 @@ static inline void writeout_batch_init(struct writeout_batch *batch)
 
 #ifdef CONFIG_QUELL_WRITEOUT_BATCH
 
-/* So many folios are locked at once: MGLRU's lists have as many, the classic ones half. */
+/*
+ * So many pages are locked at once, and those of one more folio. The lists of MGLRU have
+ * as many, the classic ones half.
+ */
 #define WRITEOUT_BATCH_MAX	64
 
 DECLARE_STATIC_KEY_FALSE(writeout_batch_key);
 
 struct folio *writeout_batch_next(struct writeout_batch *batch,
 				  struct list_head *ret_folios);
+void writeout_batch_flush(struct writeout_batch *batch);
 
 /*
  * @folio is locked, unmapped and dirty, and would be written now. True if it was set
@@ -56,7 +60,7 @@ static inline bool writeout_batch_add(struct writeout_batch *batch, struct folio
 	if (!folio_test_swapbacked(folio))
 		return false;
 	list_add(&folio->lru, &batch->unmapped);
-	batch->nr_unmapped++;
+	batch->nr_unmapped += folio_nr_pages(folio);
 	return true;
 }
 
@@ -68,22 +72,25 @@ static inline bool writeout_batch_waits(const struct writeout_batch *batch)
 
 /*
  * Is the next thing to do writeout_batch_next(), and not the next folio of @folio_list?
- * Before one that reclaim may wait for, none is kept locked: a file system may take its
- * time to release it, and cgroup v1 waits for I/O.
+ * Nothing is kept locked where reclaim may be away from the CPU for long: it is asked to
+ * leave it, or a file system may take its time to release the next folio.
  */
 static inline bool writeout_batch_due(const struct writeout_batch *batch,
 				      struct list_head *folio_list)
 {
-	struct folio *next;
-
 	if (!list_empty(&batch->flushed))
 		return true;
 	if (list_empty(&batch->unmapped))
 		return false;
-	if (batch->nr_unmapped >= WRITEOUT_BATCH_MAX || list_empty(folio_list))
-		return true;
-	next = lru_to_folio(folio_list);
-	return !folio_test_swapbacked(next) || folio_test_writeback(next);
+	return batch->nr_unmapped >= WRITEOUT_BATCH_MAX || list_empty(folio_list) ||
+	       need_resched() || !folio_test_swapbacked(lru_to_folio(folio_list));
+}
+
+/* Reclaim is about to wait for I/O: nothing that was set aside stays locked. */
+static inline void writeout_batch_unlock(struct writeout_batch *batch)
+{
+	if (!list_empty(&batch->unmapped))
+		writeout_batch_flush(batch);
 }
 
 #else
@@ -102,6 +109,10 @@ static inline bool writeout_batch_due(const struct writeout_batch *batch,
 				      struct list_head *folio_list)
 {
 	return false;
+}
+
+static inline void writeout_batch_unlock(struct writeout_batch *batch)
+{
 }
 
 static inline struct folio *writeout_batch_next(struct writeout_batch *batch,

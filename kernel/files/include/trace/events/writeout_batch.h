@@ -9,19 +9,19 @@
 
 TRACE_EVENT(writeout_batch_flush,
 
-	TP_PROTO(unsigned int nr_folios),
+	TP_PROTO(unsigned int nr_pages),
 
-	TP_ARGS(nr_folios),
+	TP_ARGS(nr_pages),
 
 	TP_STRUCT__entry(
-		__field(unsigned int, nr_folios)
+		__field(unsigned int, nr_pages)
 	),
 
 	TP_fast_assign(
-		__entry->nr_folios = nr_folios;
+		__entry->nr_pages = nr_pages;
 	),
 
-	TP_printk("nr_folios=%u", __entry->nr_folios)
+	TP_printk("nr_pages=%u", __entry->nr_pages)
 );
 
 #endif /* _TRACE_WRITEOUT_BATCH_H */

@@ -7,7 +7,8 @@
  *	writeout_batch [SECONDS]
  *
  * Two CPUs. Swap is on a RAM disk of 32 MB (written at once) and on a loop device
- * (written in the background); see rmap.h. With two NUMA nodes pages are moved, too.
+ * (written in the background); see rmap.h. With zswap.enabled=1 they are compressed
+ * first. With two NUMA nodes pages are moved, too.
  * SECONDS is how long each of the tests takes that wait for a chance (2).
  */
 #define _GNU_SOURCE
@@ -44,6 +45,12 @@ static double now(void)
 static void set_switch(bool on)
 {
 	write_file(SWITCH, on ? "1" : "0");
+}
+
+/* Pages that went to swap: to the device, or to zswap. */
+static long pages_out(void)
+{
+	return vm_pages("pswpout") + vm_pages("zswpout");
 }
 
 /* --- Memory -------------------------------------------------------------- */
@@ -206,7 +213,7 @@ static void write_stop(struct writer *w)
 
 static void no_loss(enum swap swap, enum kind kind)
 {
-	long out = vm_counter("pswpout"), aside = vm_counter("writeout_batch_folios");
+	long out = pages_out(), aside = vm_counter("writeout_batch_folios");
 	uint64_t *list = map_list(kind);
 	double end = now() + seconds;
 	struct writer w;
@@ -215,7 +222,7 @@ static void no_loss(enum swap swap, enum kind kind)
 	while (now() < end && __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0)
 		madvise(list, WRITTEN * PAGE, MADV_PAGEOUT);
 	write_stop(&w);
-	out = vm_counter("pswpout") - out;
+	out = pages_out() - out;
 	aside = vm_counter("writeout_batch_folios") - aside;
 	/* What was written to while it was aside is not written out. */
 	tap_result(w.lost < 0 && out > 0 && aside > 0,
@@ -378,9 +385,10 @@ static void beside(enum swap swap, enum kind kind, unsigned int event)
 
 /* --- What reclaim counts ------------------------------------------------- */
 
-static const char * const counts[] = { "pswpout", "pgscan_anon", "pgsteal_anon", "pgactivate" };
+static const char * const counts[] = { "pgscan_anon", "pgsteal_anon", "pgactivate", "out" };
 
 #define COUNTS	(sizeof(counts) / sizeof(counts[0]))
+#define OUT	(COUNTS - 1)	/* pages_out(), the others are in /proc/vmstat */
 
 /* A process of the cgroup has 8 MB; a half is reclaimed. */
 static void reclaim_half(bool on, long *rise)
@@ -413,11 +421,13 @@ static void reclaim_half(bool on, long *rise)
 	put_all_on_lru();
 	drain_lru();
 	set_switch(on);
-	for (unsigned long i = 0; i < COUNTS; i++)
+	for (unsigned long i = 0; i < OUT; i++)
 		rise[i] = vm_pages(counts[i]);
+	rise[OUT] = pages_out();
 	reclaim_cgroup(4 << 20, true);
-	for (unsigned long i = 0; i < COUNTS; i++)
+	for (unsigned long i = 0; i < OUT; i++)
 		rise[i] = vm_pages(counts[i]) - rise[i];
+	rise[OUT] = pages_out() - rise[OUT];
 	set_switch(true);
 	if (write(go[1], "", 1) != 1)
 		die("a process");
@@ -440,7 +450,7 @@ static void same_counts(enum swap swap)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), " %s %ld %ld",
 			 counts[i], off[i], on[i]);
 	}
-	tap_result(same && on[0] > 500, "same counts, %s, off and on:%s", swap_names[swap], text);
+	tap_result(same && on[OUT] > 500, "same counts, %s, off and on:%s", swap_names[swap], text);
 }
 
 int main(int argc, char **argv)
