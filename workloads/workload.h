@@ -76,6 +76,22 @@ static inline void figure_more(const char *name, double value, const char *unit)
 	printf("figure+ %s %.6g %s\n", name, value, unit);
 }
 
+/* A counter of /proc/vmstat; 0 if the kernel has none of that name. */
+static inline uint64_t vm_counter(const char *name)
+{
+	FILE *f = fopen("/proc/vmstat", "r");
+	unsigned long long value, found = 0;
+	char line[128], word[64];
+
+	if (!f)
+		die("Cannot read /proc/vmstat: %s.", strerror(errno));
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%63s %llu", word, &value) == 2 && !strcmp(word, name))
+			found = value;
+	fclose(f);
+	return found;
+}
+
 /* Private anonymous memory, not yet populated. */
 static inline void *map_anonymous(size_t bytes)
 {

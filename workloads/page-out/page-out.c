@@ -31,24 +31,6 @@ static void *spin(void *arg)
 	return NULL;
 }
 
-/* The sum of two counters of /proc/vmstat; one that is not there is 0. */
-static uint64_t counters(const char *one, const char *other)
-{
-	FILE *f = fopen("/proc/vmstat", "r");
-	unsigned long long value;
-	char line[128], name[64];
-	uint64_t sum = 0;
-
-	if (!f)
-		die("Cannot read /proc/vmstat: %s.", strerror(errno));
-	while (fgets(line, sizeof(line), f))
-		if (sscanf(line, "%63s %llu", name, &value) == 2 &&
-		    (!strcmp(name, one) || !strcmp(name, other)))
-			sum += value;
-	fclose(f);
-	return sum;
-}
-
 static void by_madvise(char *region, size_t bytes)
 {
 	if (madvise(region, bytes, MADV_PAGEOUT))
@@ -81,13 +63,13 @@ static void measure(const char *what, void (*out)(char *region, size_t bytes), s
 
 		for (uint64_t page = 0; page < pages; page++)
 			*(volatile uint64_t *)(region + page * PAGE_BYTES) = page << 8 | round;
-		flushes -= counters("nr_tlb_remote_flush", "");
-		swapped -= counters("pswpout", "zswpout");
+		flushes -= vm_counter("nr_tlb_remote_flush");
+		swapped -= vm_counter("pswpout") + vm_counter("zswpout");
 		start = now_ns();
 		out(region, bytes);
 		ns += now_ns() - start;
-		swapped += counters("pswpout", "zswpout");
-		flushes += counters("nr_tlb_remote_flush", "");
+		swapped += vm_counter("pswpout") + vm_counter("zswpout");
+		flushes += vm_counter("nr_tlb_remote_flush");
 		for (uint64_t page = 0; page < pages; page++)
 			if (*(volatile uint64_t *)(region + page * PAGE_BYTES) != (page << 8 | round))
 				die("Page %llu is not as it was written.", (unsigned long long)page);

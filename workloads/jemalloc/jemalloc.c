@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * jemalloc: a real allocator under a real load, as servers have it that shall not keep what
+ * they have freed. stress-ng's --malloc allocates and frees in several threads of one
+ * process; jemalloc's decay times are 0, so that it purges freed memory at once.
+ *
+ * The directory it is given is made by redis' collect.sh: stress-ng and jemalloc. ops_per_s
+ * is what stress-ng reports as bogo operations per second of real time.
+ */
+#define WORKLOAD "jemalloc"
+#include "../workload.h"
+#include "../tool.h"
+
+int main(int argc, char **argv)
+{
+	char threads_arg[24], time_arg[24], preload[4096];
+	uint64_t threads = 4, seconds = 6;
+	char *const words[] = {
+		"stress-ng", "--malloc", "1", "--malloc-pthreads", threads_arg, "--malloc-touch",
+		"--timeout", time_arg, "--metrics-brief", "--temp-path", "/tmp", NULL
+	};
+	int i = 1;
+
+	for (; i + 2 < argc; i += 2) {
+		if (!strcmp(argv[i], "--threads"))
+			threads = parse_number("--threads", argv[i + 1], 1, 32);
+		else if (!strcmp(argv[i], "--seconds"))
+			seconds = parse_number("--seconds", argv[i + 1], 1, 3600);
+		else
+			break;
+	}
+	if (i + 1 != argc || argv[i][0] == '-')
+		die("usage: " WORKLOAD " [--threads N] [--seconds N] DIRECTORY");
+	/* The process itself is one of them. */
+	snprintf(threads_arg, sizeof(threads_arg), "%llu", (unsigned long long)threads - 1);
+	snprintf(time_arg, sizeof(time_arg), "%llu", (unsigned long long)seconds);
+	snprintf(preload, sizeof(preload), "%s/lib/libjemalloc.so.2", argv[i]);
+	if (access(preload, R_OK))
+		die("There is no %s.", preload);
+	setenv("LD_PRELOAD", preload, 1);
+	setenv("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0", 1);
+	figure_more("ops_per_s", reported(run_tool(argv[i], ".", words), "] malloc ", 4), "1/s");
+	return 0;
+}
