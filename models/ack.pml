@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Early acknowledgment, arch/x86/mm/early_ack.c: senders go on when their target has
- * received the request. Then nothing on the target reads or writes what they freed,
- * and no walk meets a page table that they freed. Any batch may be treated as in
- * stock instead: carried out first and acknowledged then.
+ * Early acknowledgment, arch/x86/mm/early_ack.c and kernel/smp_early_ack.h: senders go on
+ * when their target has received the request. Then nothing on the target reads or writes
+ * what they freed, and no walk meets a page table that they freed. A message that is queued
+ * without an interrupt is found. Any message may be sent as in stock instead.
  *
- * A target that computes, takes interrupts and NMIs, switches to another mm
- * (SWITCH) and goes offline (HOTPLUG). Two senders with a page of mm A and a message
- * each. One of them also flushes another mm that the target was seen with, so that
+ * A target that computes, takes interrupts and NMIs, pins a page by GUP-fast (GUP), is lazy
+ * (LAZY), switches to another mm (SWITCH) and goes offline (HOTPLUG). Two senders with a page
+ * of mm A and a message each. One of them also flushes another mm that the target was seen with, so that
  * its message is used twice (AGAIN), or frees a page table (TABLES).
  */
 #define NSENDER		2
@@ -30,18 +30,20 @@ bool	free_table;
 /* The messages; a list is the number of the first message plus 1, or 0. */
 bool	locked[NSENDER];	/* CSD_FLAG_LOCK */
 byte	next[NSENDER];
-bool	early[NSENDER];		/* CSD_FLAG_EARLY_ACK */
+bool	early[NSENDER];		/* CSD_FLAG_EARLY */
 bool	other_mm[NSENDER];	/* the request: not for mm A */
 byte	req_gen[NSENDER];	/* ... its new_tlb_gen; the range is page n */
 bool	info[NSENDER];		/* the sender's flush_tlb_info: still says the same */
 byte	queue;			/* call_single_queue of the target */
 bool	ipi;
+bool	looking;		/* early_ack_looking */
 
 /* Stores wait in a buffer, in order: TSO. */
 #define A_PTE		0
 #define A_CONTENT	10	/* a store of the target to page n */
 #define A_ACK		20	/* csd_unlock() of message n */
 #define A_PDE		30
+#define A_LOOKING	31	/* = true */
 
 chan buffer[NPROC] = [2] of { byte };
 
@@ -60,6 +62,7 @@ inline commit(p)
 #ifdef TABLES
 	:: addr == A_PDE -> pde = false
 #endif
+	:: addr == A_LOOKING -> looking = true
 	fi;
 	addr = 0
 }
@@ -85,13 +88,14 @@ bool	user = true;		/* runs a thread of mm A, interrupts on */
 bool	switching;		/* LOADED_MM_SWITCHING */
 bool	owed;			/* early_ack_owed */
 bool	stopping;		/* stop_machine() has stopped those who would send */
-byte	sending;		/* those between a look at cpu_online_mask and the queue */
+byte	sending;		/* those between a look at cpu_online_mask and the interrupt */
+bool	lazy;			/* cpu_tlbstate_shared.is_lazy */
 
 /* nmi_uaccess_okay() */
 #ifdef NO_OWED			/* it looks at early_ack_owed */
-#define MAY_READ		(loaded && !switching)
+#define MAY_READ		(loaded && !lazy && !switching)
 #else
-#define MAY_READ		(loaded && !switching && !owed)
+#define MAY_READ		(loaded && !lazy && !switching && !owed)
 #endif
 
 /* Fills the TLB whenever it likes, and uses it: the program, an NMI, a walk. */
@@ -134,7 +138,8 @@ inline flush(other, n, g)
 {
 	if
 	:: !loaded || other
-	:: else ->
+	:: loaded && !other && lazy -> d_step { loaded = false; in_mask = false; lazy = false }
+	:: loaded && !other && !lazy ->
 		if
 		:: g && g <= gen
 		:: else ->
@@ -164,15 +169,9 @@ inline take(n)
 {
 	d_step {
 		nr++;
-		if
-		:: nr == 1 -> work = n; work_other = other_mm[n]; work_gen = req_gen[n]
-#ifndef NO_MERGE		/* one flush for all */
-		:: else -> work_other = false; work_gen = 0
-#else
-		/* The range of the first, as if the others were in it. */
-		:: else -> work_gen = tlb_gen; gen = tlb_gen - 1
-#endif
-		fi
+		acked[n] = true;
+		work_other[n] = other_mm[n];
+		work_gen[n] = req_gen[n]
 	}
 #ifndef NO_OWED_FIRST		/* owed before it is acknowledged */
 	owed = true
@@ -193,18 +192,27 @@ inline unlink(n)
 	}
 }
 
-/* __flush_smp_call_function_queue() */
-inline handler()
+/* early_ack_run() of message n */
+inline run_one(n)
 {
-	d_step { entry = queue; queue = 0 };
-	/*
-	 * early_ack_receive(). Each time the switch may be off, or
-	 * early_ack_may_take() say no: then all are left to stock.
-	 */
 	if
-	:: c = entry
-	:: entry -> skip
-	fi;
+	:: acked[n] ->
+#ifdef NO_COPY			/* copied before it is acknowledged */
+		d_step { work_other[n] = other_mm[n]; work_gen[n] = req_gen[n] };
+#endif
+#ifndef NO_FLUSH		/* it is flushed */
+		flush(work_other[n], n, work_gen[n]);
+#endif
+		d_step { acked[n] = false; work_other[n] = false; work_gen[n] = 0 }
+	:: else
+	fi
+}
+
+/* early_ack_run_inline() */
+inline run_inline()
+{
+	c = entry;
+	prev = 0;
 	do
 	:: c ->
 		c--;
@@ -226,25 +234,55 @@ inline handler()
 		d_step { c = after; after = 0 }
 	:: else -> break
 	od;
-	/* early_ack_carry_out() */
 	if
 	:: nr ->
-#ifdef NO_COPY			/* copied before it is acknowledged */
-		work_other = other_mm[work];
-		work_gen = req_gen[work];
-#endif
 #ifdef NO_OWED_LAST		/* owed until it is flushed */
 		owed = false;
 #endif
 #ifdef NO_RETURN_LAST		/* nothing else runs before it is flushed */
 		user = loaded;
 #endif
-#ifndef NO_FLUSH		/* it is flushed */
-		flush(work_other, work, work_gen);
-#endif
+		run_one(0);
+		run_one(1);
 		owed = false;
-		d_step { nr = 0; work = 0; work_other = false; work_gen = 0 }
+		nr = 0
 	:: else
+	fi
+}
+
+/* __flush_smp_call_function_queue() */
+inline handler()
+{
+	d_step { entry = queue; queue = 0 };
+	/* early_ack_receive() */
+	if
+	:: entry && early[entry - 1] ->
+		STORE(TARGET, A_LOOKING);
+		run_inline();
+		/* smp_store_mb() */
+#ifndef NO_LOOK_AGAIN		/* the queue is looked at after that */
+		d_step { MB(TARGET); looking = false };
+		d_step { more = queue; queue = 0 };
+#else
+		d_step { more = queue; queue = 0 };
+		d_step { MB(TARGET); looking = false };
+#endif
+		if
+		:: more ->
+			/* What is left of the first round comes first in the kernel. */
+			rest = entry;
+			entry = more;
+			more = 0;
+			run_inline();
+			d_step {
+				if
+				:: rest -> next[rest - 1] = entry; entry = rest; rest = 0
+				:: else
+				fi
+			}
+		:: else
+		fi
+	:: else -> run_inline()
 	fi;
 	/* What is left, as in stock: nothing is owed. */
 	do
@@ -256,10 +294,9 @@ inline handler()
 			prev = 0
 		};
 #ifdef NO_ACK_LAST		/* acknowledged when it is carried out */
-		d_step { work_other = other_mm[c]; work_gen = req_gen[c] };
+		d_step { acked[c] = true; work_other[c] = other_mm[c]; work_gen[c] = req_gen[c] };
 		ACK(c);
-		flush(work_other, c, work_gen);
-		d_step { work_other = false; work_gen = 0 };
+		run_one(c);
 #elif defined(NO_INFO_FIRST)	/* the sender's info is read before */
 		owed = true;
 		ACK(c);
@@ -279,13 +316,50 @@ inline handler()
 
 active proctype Target()
 {
-	byte entry, prev, c, after, nr, work, work_gen, reached;
-	bool work_other, was_user;
+	byte entry, more, rest, prev, c, after, nr, reached;
+	byte work_gen[NSENDER];
+	bool acked[NSENDER], work_other[NSENDER], was_user;
 
 end:	do
 	:: d_step { ipi && online -> ipi = false; was_user = user; user = false };
 		handler();
-		d_step { user = was_user; was_user = false }
+		d_step { user = was_user && loaded; was_user = false }
+	:: d_step { online && queue && !ipi && !sending -> assert(false) }
+#ifdef GUP
+	:: d_step { user && pte[0] -> user = false };
+		/* Interrupts off: between the look at the PTE and the reference. */
+#ifdef NO_GUP_OFF
+		if
+		:: d_step { ipi -> ipi = false };
+			handler()
+		:: skip
+		fi;
+#endif
+		d_step { assert(!free[0]); user = loaded }
+#endif
+#ifdef LAZY
+	:: d_step { user -> user = false };
+		/* enter_lazy_tlb(): a store after those of the program */
+		d_step { MB(TARGET); lazy = true }
+	:: d_step { loaded && lazy && !ipi -> switching = true };
+		/* switch_mm_irqs_off() back to mm A; an NMI still finds a kernel thread */
+#ifndef NO_LAZY_FIRST		/* Linux: not lazy any more, then tlb_gen is read */
+		d_step { MB(TARGET); lazy = false };
+		reached = tlb_gen;
+#else
+		reached = tlb_gen;
+		d_step { MB(TARGET); lazy = false };
+#endif
+		d_step {
+			if
+			:: gen != reached -> drop(3); gen = reached
+			:: else
+			fi;
+			switching = false;
+			user = true;
+			reached = 0
+		}
+#endif
 #ifdef SWITCH
 	:: d_step { user -> user = false; switching = true };
 		/* switch_mm_irqs_off() to another mm */
@@ -333,8 +407,8 @@ inline send(other, g, possible)
 {
 	d_step {
 		!stopping;
-		/* should_flush_tlb(); another mm: the target had just loaded that */
-		sent = online && (other || in_mask);
+		/* should_flush_tlb(), not asked where page tables are freed */
+		sent = online && (other || (in_mask && (!lazy || !possible)));
 		sending = sending + sent
 	};
 	if
@@ -350,15 +424,20 @@ inline send(other, g, possible)
 		fi;
 		other_mm[me] = other;
 		req_gen[me] = g;
-		/* llist_add(), and an interrupt if it was empty */
+		/* llist_add(), a full barrier */
 		d_step {
 			MB(me);
+			was_empty = !queue;
+			next[me] = queue;
+			queue = me + 1
+		};
+		/* An interrupt if it was empty, and early_ack_looks() says no */
+		d_step {
 			if
-			:: !queue -> ipi = true
+			:: was_empty && !looking -> ipi = true
 			:: else
 			fi;
-			next[me] = queue;
-			queue = me + 1;
+			was_empty = false;
 			sending--
 		};
 		/* csd_lock_wait(). The info may be gone then. */
@@ -380,7 +459,7 @@ inline unmap()
 proctype Sender(byte me)
 {
 	byte new_gen;
-	bool sent;
+	bool sent, was_empty;
 
 	unmap()
 }
@@ -389,7 +468,7 @@ proctype Sender(byte me)
 proctype Again(byte me)
 {
 	byte new_gen;
-	bool sent;
+	bool sent, was_empty;
 
 	if
 	:: send(true, 1, true); unmap()
@@ -401,7 +480,7 @@ proctype Again(byte me)
 proctype Tables(byte me)
 {
 	byte new_gen;
-	bool sent;
+	bool sent, was_empty;
 
 	STORE(me, A_PDE);
 	d_step { MB(me); tlb_gen++; new_gen = tlb_gen };

@@ -126,7 +126,7 @@ static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
 	/* The CPU under us may not be running: that is no fault. */
 	if (!patience && early_ack_cpu_owes(cpu))
 		return false;
-	/* Pairs with luf_debug_caught_up() and early_ack_carry_out(). */
+	/* Pairs with luf_debug_caught_up() and early_ack_run(). */
 	smp_rmb();
 	return READ_ONCE(state->seen) < w->stamp &&
 	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) == w->mm;

@@ -50,6 +50,8 @@ VARIANTS = {
     "no PCID": ("nopcid", "pti=off"),
     "freed memory is touched": ("init_on_free=1", "page_poison=1", "page_owner=on"),
 }
+# For the selftests that swap.
+_ZSWAP = {"zswap": ("zswap.enabled=1",)}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Attack:
     ``programs``: selftests with arguments, that look for single cases, one after the
     other until somebody complains; DATA is a folder on ext4, MANY a number of rounds. ``prepare``: shell, before.
     ``suite``: of KUnit, at boot. ``memory``: of the guest, in MiB, in two nodes.
-    ``variant``: one of VARIANTS. ``limit``: seconds, on a host that has time.
+    ``variant``: one of VARIANTS or _ZSWAP. ``limit``: seconds, on a host that has time.
     """
 
     programs: tuple[str, ...]
@@ -71,19 +73,22 @@ class Attack:
     limit: int = MUTANT_S + _MARGIN_S
 
 
-# By the beginning of the mutant's name.
+# By the mutant's name, or by its beginning.
 ATTACKS = {
+    # Allocations retry for as long as the other programs hold a window.
+    "LUF_HOARD": Attack(("security DATA 2 memory",)),
     "LUF": Attack(
         (
             "luf_stale DATA 1", "luf_migrate DATA 1", "luf_stale DATA MANY open",
             "luf_stale DATA MANY private", "luf_stale DATA 4 drain", "luf_stale DATA 4 own",
-            "luf_stale DATA 4 kept", "security DATA 2 memory", "luf_stale DATA 4",
+            "luf_stale DATA 4 kept", "luf_stale DATA 4",
             "luf_migrate DATA 4", f"luf_torture DATA --seconds {MUTANT_S}",
         )
     ),
     "RMAP": Attack(
         ("rmap_batch /mnt", "rmap_torture /mnt"), XFS, suite="rmap_batch", memory=1024, limit=400
     ),
+    "GATHER": Attack(("gather_range 100",)),
     "WRITEOUT": Attack(("writeout_batch",), limit=400),
     # Two requests come together at a CPU only if two others send them.
     "EARLY": Attack(("early_ack 4000",), cpus=4),
@@ -99,7 +104,9 @@ INTACT = (
     Attack(("rmap_torture /mnt --seconds 5",), XFS, memory=1024),
     Attack(("writeout_batch 0.5",)),
     Attack(("writeout_batch 0.3",), variant="classic LRU"),
+    Attack(("writeout_batch 0.3",), variant="zswap"),
     Attack(("folio_order",), memory=1024),
+    Attack(("gather_range 100",)),
     Attack(("early_ack 2000",), cpus=4),
     Attack(("early_ack 500",), variant="page table isolation"),
     Attack(("early_ack 500",), variant="no PCID"),
@@ -176,6 +183,10 @@ def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome
     )
 
 
+def _attack_for(mutant: str) -> Attack | None:
+    return ATTACKS.get(mutant) or ATTACKS.get(mutant.partition("_")[0])
+
+
 @dataclass(frozen=True)
 class _Bench:
     """What every guest of this part is made of."""
@@ -217,7 +228,7 @@ class _Bench:
             raise QuellError("the debug kernel does not list its mutants", detail=guest.stderr)
         found = guest.stdout.split()
         for name in found:
-            if name.partition("_")[0] not in ATTACKS:
+            if not _attack_for(name):
                 raise QuellError(f"nothing looks for the mutant {name}")
         return found
 
@@ -270,7 +281,8 @@ def _attack(
 
 def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
     """Attack the kernel with a fault; whether that was noticed, and the row of the table."""
-    attack = ATTACKS[name.partition("_")[0]]
+    attack = _attack_for(name)
+    assert attack, name
     try:
         guest = _attack(bench, attack, [f"quell_mutants.mutant={name}"])
     except machine.GuestTimeout as error:
@@ -316,7 +328,7 @@ def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
     """The kernel as it is: what fails there says nothing of a mutant."""
     name = attack.programs[0].split()[0] + (attack.variant and f", {attack.variant}")
     try:
-        guest = bench.script(attack, VARIANTS.get(attack.variant, ()), _FOCUSED_S)
+        guest = bench.script(attack, (VARIANTS | _ZSWAP).get(attack.variant, ()), _FOCUSED_S)
     except machine.GuestTimeout as error:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)

@@ -302,7 +302,7 @@ def _boot_parameter(tally: _Tally, image: Path, temp: Path, cache: Cache) -> Non
             "quell=on,luff",
             {
                 "unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order",
-                "writeout_batch",
+                "writeout_batch", "gather_range",
             },
         ),
     ):

@@ -69,6 +69,7 @@ static const char * const others[] = {
 static const char * const switches[] = {
 	"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order",
 	"writeout_batch",
+	"gather_range",
 };
 
 static const char *programs, *data, *large;

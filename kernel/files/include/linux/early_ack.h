@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Early acknowledgment of TLB flushes: what others than the flush itself have to
- * know. See arch/x86/mm/early_ack.c.
+ * Calls of functions whose argument travels in the message, and which the target may
+ * acknowledge before it runs them: see arch/x86/mm/early_ack.c.
  */
 #ifndef _LINUX_EARLY_ACK_H
 #define _LINUX_EARLY_ACK_H
@@ -12,15 +12,21 @@
 
 #ifdef CONFIG_QUELL_EARLY_ACK
 
-/* A call_single_data of kernel/smp.c and the request behind it: a cache line. */
+/* A call_single_data of smp_call_function_many_cond(): a cache line. */
 #define EARLY_ACK_CSD_SIZE	64
+
+/* The size of an argument: the rest of the line behind call_single_data.func. */
+#define EARLY_ACK_INFO_SIZE	40
 
 DECLARE_PER_CPU(bool, early_ack_owed);
 
+void early_ack_call(smp_cond_func_t cond_func, smp_call_func_t func, void *info,
+		    bool early, const struct cpumask *mask);
+
 /*
- * Has this CPU acknowledged a flush that it has not carried out yet? Then it must
- * not touch user memory. Only an NMI, or what is attached to a function or a
- * tracepoint, may find it so. False wherever interrupts are on.
+ * Has this CPU acknowledged a call that it has not run yet? Then it must not touch
+ * user memory. Only an NMI, or what is attached to a function or a tracepoint, may
+ * find it so. False wherever interrupts are on.
  */
 static __always_inline bool early_ack_owes(void)
 {
@@ -29,7 +35,7 @@ static __always_inline bool early_ack_owes(void)
 
 /*
  * Has @cpu? If so, it compares tlb_gen before it uses an entry. Pairs with
- * early_ack_carry_out(): what it did before it says no is seen after smp_rmb().
+ * early_ack_run(): what it did before it says no is seen after smp_rmb().
  */
 static inline bool early_ack_cpu_owes(unsigned int cpu)
 {

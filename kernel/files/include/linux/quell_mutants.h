@@ -49,10 +49,12 @@
 	M(RMAP_SHARE_PINNED)	/* pins are not looked for */		\
 	M(RMAP_ONE_COUNTED)	/* rss */				\
 	M(RMAP_SWAP_LEAK)	/* what a short run did not use */	\
-	/* arch/x86/mm/early_ack.c */					\
+	/* kernel/smp_early_ack.h */					\
 	M(EARLY_ACK_NO_FLUSH)	/* acknowledged, and that is all */	\
 	M(EARLY_ACK_FLUSH_LATER) /* with the next timer interrupt */	\
-	M(EARLY_ACK_DROP)	/* of several together the first only */	\
+	M(EARLY_ACK_NOT_OWED)	/* NMIs are told nothing */		\
+	/* mm/gather_range.c */						\
+	M(GATHER_OWN_ONLY)	/* what the gather itself has cleared */	\
 	/* mm/writeout_batch.c */					\
 	M(WRITEOUT_NO_FLUSH)	/* nobody is interrupted */		\
 	M(WRITEOUT_FLUSH_LATE)	/* with the batch's I/O under way */	\

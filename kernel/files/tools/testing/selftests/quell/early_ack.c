@@ -805,7 +805,7 @@ static void run_probes(struct totals *totals, unsigned long rounds, bool early)
 	/* Written to here, so that it is present. */
 	snprintf(probed, sizeof(probed), "of the program");
 	add_probe("take", "early_ack_take");
-	add_probe("owe", "early_ack_carry_out");
+	add_probe("owe", "early_ack_run");
 	atexit(remove_probes);
 	write_file(TRACING "trace", "");
 	write_file(PROBES_ON, "1");
