@@ -88,7 +88,7 @@ ATTACKS = {
     "RMAP": Attack(
         ("rmap_batch /mnt", "rmap_torture /mnt"), XFS, suite="rmap_batch", memory=1024, limit=400
     ),
-    "GATHER": Attack(("gather_range 100",)),
+    "GATHER": Attack(("gather_range 30",)),
     "WRITEOUT": Attack(("writeout_batch",), limit=400),
     # Two requests come together at a CPU only if two others send them.
     "EARLY": Attack(("early_ack 4000",), cpus=4),
@@ -106,7 +106,7 @@ INTACT = (
     Attack(("writeout_batch 0.3",), variant="classic LRU"),
     Attack(("writeout_batch 0.3",), variant="zswap"),
     Attack(("folio_order",), memory=1024),
-    Attack(("gather_range 100",)),
+    Attack(("gather_range 30",)),
     Attack(("early_ack 2000",), cpus=4),
     Attack(("early_ack 500",), variant="page table isolation"),
     Attack(("early_ack 500",), variant="no PCID"),
