@@ -71,7 +71,7 @@ class Figure:
 
 
 _EXTRA_COUNTERS = re.compile(
-    r"(luf_|rmap_batch_|writeout_batch_|early_ack_(sent|acked|merged)|gather_range_|folio_order_|tlb_|nr_tlb_|allocstall_|(pgscan|pgsteal)_direct$)"
+    r"(luf_|rmap_batch_|writeout_batch_|early_ack_|gather_range_|folio_order_|tlb_|nr_tlb_|allocstall_|(pgscan|pgsteal)_direct$)"
 )
 _TAKEN = KNOWN.keys() - {m.name for m in HARDWARE}
 _LEAST = 1e-100

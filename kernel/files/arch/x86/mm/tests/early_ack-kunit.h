@@ -25,7 +25,7 @@ static void early_ack_look(void *info)
 	for (i = 0; i < ARRAY_SIZE(sample->words); i++)
 		if (sample->words[i] != sample->words[0] + i)
 			atomic_inc(&early_ack_wrong);
-	/* The copy may be read after the call has returned: not by this time. */
+	/* 1, if it is what was sent. */
 	atomic_add(sample->words[0], &early_ack_right);
 }
 
