@@ -84,6 +84,10 @@ class GuestPanic(GuestError):
     """The guest's kernel crashed; the detail shows its oops."""
 
 
+class GoneBreakpoint(GuestPanic):
+    """The guest's kernel died of a breakpoint that QEMU had not forgotten, see qemu.py."""
+
+
 class QemuCrash(GuestError):
     """QEMU itself died of a signal before the guest's first word."""
 
@@ -514,9 +518,9 @@ def supervise(
     """Run QEMU until it ends by itself, or ``cut`` says to cut its power; the console's text.
 
     ``env`` is added to its environment. Raises GuestPanic with the oops when the console shows
-    one, GuestTimeout at a limit (each names the console log), GuestError when QEMU itself fails
-    (QemuCrash if it crashed before the guest said anything). QEMU is gone when this returns or
-    raises.
+    one, GoneBreakpoint (with ``fail_on_oops=False``, too) where that may be QEMU's, GuestTimeout
+    at a limit (each names the console log), GuestError when QEMU itself fails (QemuCrash if it
+    crashed before the guest said anything). QEMU is gone when this returns or raises.
     """
     with ExitStack() as stack:
         options: dict[str, Any] = {"pass_fds": tuple(pass_fds), "env": {**os.environ, **(env or {})}}
@@ -549,8 +553,10 @@ def supervise(
                 raise _timeout("the command in the guest did not end", limits.run, console)
     text = _text(console)
     oops = find_oops(text)
-    if oops and fail_on_oops:
-        raise GuestPanic(
+    int3 = any("Oops: int3" in line for line in oops[:3])
+    if oops and (fail_on_oops or int3):
+        kind = GoneBreakpoint if int3 else GuestPanic
+        raise kind(
             f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console
         )
     if child.returncode not in (0, None) and not oops:
@@ -668,6 +674,11 @@ def boot(
                 break
             except (QemuCrash, BootTimeout) as error:
                 if not tries:
+                    raise
+                ui.note(f"{error.message}; booting the guest again")
+            except GoneBreakpoint as error:
+                # Not where something outside of the guest has seen a part of it.
+                if not tries or live or terminal or cut is not None:
                     raise
                 ui.note(f"{error.message}; booting the guest again")
     oops = find_oops(console)

@@ -4,7 +4,10 @@
 QEMU before 8.1 emulates patched code wrongly when each CPU has a thread of its own: an
 instruction that was patched while another CPU translated it is kept as it was, and Linux,
 which patches static keys and tracepoints through a breakpoint, dies of one that is gone
-("Oops: int3"). The later QEMU is unpacked into the cache; nothing is installed.
+("Oops: int3"). The later QEMU is unpacked into the cache; nothing is installed. It still has
+a smaller such gap: a store to code first discards the translations and is then carried
+out, and a CPU that translates in between keeps the old byte. Such a guest is booted again
+(machine.py).
 """
 
 from __future__ import annotations

@@ -434,6 +434,34 @@ def test_qemu_that_crashes_later_is_an_error(guest: Scripted) -> None:
     assert (guest.rundir / "tries").read_text() == "x\n"
 
 
+@pytest.mark.parametrize("fail_on_oops", [True, False])
+def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bool) -> None:
+    (guest.rundir / "sent").write_bytes(ended("exited 0"))
+    (guest.rundir / "oops").write_text("[   85.1] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n")
+    tries = guest.rundir / "tries"
+    script = f"cd {guest.rundir}; echo x >> tries; cat sent > frames; "
+
+    def boot(dies: int, **options: Any) -> machine.GuestResult:
+        tries.write_text("")
+        line = f"{script} [ $(wc -l < tries) -gt {dies} ] || {{ echo part > stdout; cat oops > console.log; }}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", line])
+            return machine.boot(
+                machine.Machine(accel="tcg"), Path("/k"), machine.Job(("x",)), guest.rundir,
+                cache=guest.cache, timeout=5, fail_on_oops=fail_on_oops, **options,
+            )  # fmt: skip
+
+    result = boot(dies=1)
+    assert (result.exit_code, result.stdout, result.oops, tries.read_text()) == (0, "", (), "x\n" * 2)
+    with pytest.raises(machine.GoneBreakpoint, match="Oops: int3"):
+        boot(dies=9)
+    assert tries.read_text() == "x\n" * 3
+    # What was done outside of the guest cannot be done again.
+    with pytest.raises(machine.GoneBreakpoint):
+        boot(dies=1, cut=lambda: False)
+    assert tries.read_text() == "x\n"
+
+
 # --- the accelerator ----------------------------------------------------------
 
 
