@@ -352,20 +352,18 @@ static void luf_end(void)
  * __luf_try_to_unmap - try_to_unmap(), lazily where that is safe
  * @folio:	not anonymous, locked, isolated from the LRU
  * @flags:	of try_to_unmap()
- * @memcg:	the memory cgroup that reclaims, or NULL
  *
  * For reclaim only: the caller ends with luf_park() or try_to_unmap_flush().
  * May sleep.
  */
-void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
-			struct mem_cgroup *memcg)
+void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
 	/* Node reclaim needs free pages at once, or the allocation goes elsewhere. */
 	if (!luf_may_defer_file(folio) || (node_reclaim_enabled() && !current_is_kswapd())) {
 		try_to_unmap(folio, flags);
 		return;
 	}
-	luf_begin(folio, memcg ? 0 : LUF_MAY_HOLD);
+	luf_begin(folio, LUF_MAY_HOLD);
 	try_to_unmap(folio, flags);
 	luf_end();
 }

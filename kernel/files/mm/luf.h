@@ -37,8 +37,7 @@ void __luf_end_batch(void);
 bool __luf_flush_pending(struct mm_struct *mm);
 void __luf_write_fault(struct mm_struct *mm);
 
-void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
-			struct mem_cgroup *memcg);
+void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
 bool __luf_park(struct folio *folio, struct list_head *parked);
 void luf_park_list(struct list_head *parked, struct pglist_data *pgdat);
 void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
@@ -60,12 +59,11 @@ unsigned long luf_zone_parked(struct zone *zone);
  * try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. That is never for
  * anonymous and shared memory, which pay for no call.
  */
-static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags,
-				    struct mem_cgroup *memcg)
+static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
 	if (static_branch_likely(&luf_key) && !folio_test_anon(folio) &&
 	    !folio_test_swapbacked(folio))
-		__luf_try_to_unmap(folio, flags, memcg);
+		__luf_try_to_unmap(folio, flags);
 	else
 		try_to_unmap(folio, flags);
 }
@@ -163,8 +161,7 @@ static inline void luf_numa_fault(struct mm_struct *mm)
 
 #else /* !CONFIG_QUELL_LUF */
 
-#define luf_try_to_unmap(folio, flags, memcg)	\
-	((void)(memcg), try_to_unmap(folio, flags))
+#define luf_try_to_unmap(folio, flags)	try_to_unmap(folio, flags)
 #define luf_try_to_migrate(folio, flags, reason)	\
 	((void)(reason), try_to_migrate(folio, flags))
 #define luf_balanced(...)			zone_watermark_ok_safe(__VA_ARGS__)

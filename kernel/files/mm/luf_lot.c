@@ -431,8 +431,8 @@ static void luf_close_windows(struct work_struct *work)
 /*
  * @folio was unmapped lazily and is not freed; the caller has it isolated. Who frees it
  * later does not know what it is owed, so the lot keeps a reference until that is
- * settled. Returns false if it has to be flushed instead: for want of room, or if a
- * memory cgroup at its limit reclaims, which may want just this folio next.
+ * settled, at most until the window is closed. Returns false if it has to be flushed
+ * instead: for want of room.
  */
 bool luf_hold(struct folio *folio)
 {
