@@ -51,7 +51,7 @@ def test_wrong_reads_and_hangs_fail(line: str) -> None:
     "line",
     [
         "not ok 2 luf_stale full lot: 39625408 reads, 0 stale, 0 wrong, 0 of 64 pages parked",
-        "not ok 22 folio_order bound: 2 complaints",
+        "not ok 22 folio_order learns: 2 complaints",
         "not ok 6 luf_migrate lost writes, by a thread: in 0 of 64 pages, 9 writes",
         "# VIOLATION: by user half (the process 'fill' ended with exit code 1) after 3 s",
         "Bail out! two CPUs are needed: Invalid argument",

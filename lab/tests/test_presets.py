@@ -73,7 +73,7 @@ def test_options_change_a_preset() -> None:
     request = command.request_for(parser.parse_args(["-wzap,fault", "--runs=7", "--cpus=2,4", "--memory=512M"]))
     assert (request.runs, request.cpus, request.memory) == (7, (2, 4), 512 << 20)
     assert (list(request.workloads), request.sides, request.swap) == (["zap,fault"], SIDES, "")
-    assert command.request_for(parser.parse_args(["-wswap-in", "--swap=zram"])).swap == "zram"
+    assert command.request_for(parser.parse_args(["-wswap-write", "--swap=zram"])).swap == "zram"
     with pytest.raises(UsageError, match="--deterministic needs emulation"):
         command.request_for(parser.parse_args(["--deterministic", "--accel", "kvm"]))
 

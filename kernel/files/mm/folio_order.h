@@ -1,59 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The order of anonymous folios: hooks for the fault, zap, fork and what shows and
- * sets it. The policy, and why the bound on unasked memory holds, is at the head
- * of mm/folio_order.c.
+ * Large anonymous folios sized by faults: hooks. The policy is at the head of
+ * mm/folio_order.c.
  */
 #ifndef _MM_FOLIO_ORDER_H
 #define _MM_FOLIO_ORDER_H
 
-#include <linux/folio_order.h>
 #include <linux/jump_label.h>
 #include <linux/mm.h>
 #include <linux/sizes.h>
 
-#ifndef arch_wants_anon_folio_order
+#ifndef arch_wants_anon_folio_size
 /*
- * The order of anonymous folios that the architecture likes best where the program
- * said nothing: the one from which on its TLB gains no more, for example. More than
- * 64 KB is taken for 64 KB, less than 16 KB means single pages.
+ * Bytes: the largest folio of anonymous memory that is not advised. An architecture may
+ * say another power of two, such as that from which on its TLB gains no more.
  */
-static inline unsigned int arch_wants_anon_folio_order(void)
+static inline unsigned int arch_wants_anon_folio_size(void)
 {
-	return ilog2(SZ_64K) - min(PAGE_SHIFT, ilog2(SZ_64K));
+	return SZ_64K;
 }
 
-#define arch_wants_anon_folio_order arch_wants_anon_folio_order
+#define arch_wants_anon_folio_size arch_wants_anon_folio_size
 #endif
-
-/* Addresses: what a task populates, see folio_order_populate_begin(). */
-struct folio_order_range {
-	unsigned long start;
-	unsigned long end;
-};
-
-typedef bool folio_order_swap_check(struct vm_fault *vmf, pte_t *pte, int nr_pages);
 
 #ifdef CONFIG_QUELL_FOLIO_ORDER
 
 DECLARE_STATIC_KEY_FALSE(folio_order_key);
 
 struct folio *__folio_order_alloc(struct vm_fault *vmf);
-unsigned int __folio_order_charge(struct folio *folio);
-void __folio_order_set_ptes(struct vm_fault *vmf, unsigned long addr, pte_t entry,
-			    unsigned int nr, unsigned int charge);
-void __folio_order_release(struct mm_struct *mm, struct folio *folio);
-void __folio_order_zap(struct mm_struct *mm, struct folio *folio, unsigned int nr);
-void folio_order_set_manual(unsigned long orders);
-
-struct folio *__folio_order_swapin(struct vm_fault *vmf, folio_order_swap_check *check);
-bool folio_order_swap_ptes(struct vm_fault *vmf, struct folio *folio, unsigned long addr,
-			   pte_t *pte, pte_t entry, unsigned int nr);
-bool folio_order_unreadable(struct vm_area_struct *vma, struct folio *folio);
-bool folio_order_mixed(struct vm_area_struct *vma, struct folio *folio, swp_entry_t entry);
-void folio_order_populate_begin(struct folio_order_range *range, unsigned long start,
-				unsigned long end);
-void folio_order_populate_end(struct folio_order_range *range);
+void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr);
+bool __folio_order_reuse(struct vm_fault *vmf, struct folio *folio);
+bool __folio_order_underused(struct folio *folio);
+void __folio_order_split_soon(void);
+void folio_order_set_manual(unsigned int order);
 
 /*
  * For alloc_anon_folio(), when none of the sizes that the administrator chose can be
@@ -66,151 +45,43 @@ static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
 	return __folio_order_alloc(vmf);
 }
 
-/* The same for alloc_swap_folio(), with its own test of PTEs: see the kernel-doc. */
-static inline struct folio *folio_order_swapin(struct vm_fault *vmf,
-					       folio_order_swap_check *check)
+/* After @nr PTEs of a new folio were set, vmf->pte is the first. */
+static inline void folio_order_probe(struct vm_fault *vmf, unsigned long addr,
+				     unsigned int nr)
 {
-	if (!static_branch_likely(&folio_order_key))
-		return NULL;
-	return __folio_order_swapin(vmf, check);
+	if (nr > 1 && static_branch_likely(&folio_order_key))
+		__folio_order_probe(vmf, addr, nr);
 }
 
-/* Does a hinting fault of NUMA balancing say that the page at @addr was used? */
-static inline bool folio_order_hinted(struct vm_fault *vmf, unsigned long addr)
+/* May a write fault after fork reuse a page of @folio? */
+static inline bool folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
 {
-	return addr == vmf->address || !static_branch_likely(&folio_order_key);
+	return folio_test_large(folio) && static_branch_likely(&folio_order_key) &&
+	       __folio_order_reuse(vmf, folio);
 }
 
-/*
- * What is to be told folio_order_set_ptes(). Not behind the switch: what was allocated
- * before it was switched off comes here.
- */
-static inline unsigned int folio_order_charge(struct folio *folio)
+/* Is @folio, a large one that goes to swap, to be split as much of it is zeroes? */
+static inline bool folio_order_underused(struct folio *folio)
 {
-	return folio_test_large(folio) ? __folio_order_charge(folio) : 0;
+	return folio_test_large(folio) && !folio_test_pmd_mappable(folio) &&
+	       static_branch_likely(&folio_order_key) && __folio_order_underused(folio);
 }
 
-/* Returns false if nothing is charged, and nothing was done. */
-static inline bool folio_order_set_ptes(struct vm_fault *vmf, unsigned long addr,
-					pte_t entry, unsigned int nr,
-					unsigned int charge)
+/* A folio was queued for splitting; @partially_mapped: it is mapped in part. */
+static inline void folio_order_split_soon(bool partially_mapped)
 {
-	if (charge)
-		__folio_order_set_ptes(vmf, addr, entry, nr, charge);
-	return charge;
-}
-
-/* The fault does not use the folio that it allocated. */
-static inline void folio_order_release(struct mm_struct *mm, struct folio *folio)
-{
-	if (folio_test_large(folio))
-		__folio_order_release(mm, folio);
-}
-
-/*
- * May a folio have been written to, and no PTE of others that map it say so? Who frees it
- * lazily has to lock it, and to see that there are none.
- */
-static inline bool folio_order_may_hide(void)
-{
-	return true;
-}
-
-/*
- * A PTE of anonymous memory is about to be moved, under the page table locks of both
- * places: maybe behind the back of a recount.
- */
-static inline void folio_order_moved(struct mm_struct *mm)
-{
-	atomic_long_inc(&mm->folio_order.added);
-}
-
-/* Before @nr PTEs of a large folio are zapped. */
-static inline void folio_order_zap(struct mm_struct *mm, struct folio *folio,
-				   unsigned int nr)
-{
-	if (static_branch_likely(&folio_order_key))
-		__folio_order_zap(mm, folio, nr);
+	if (partially_mapped && static_branch_likely(&folio_order_key))
+		__folio_order_split_soon();
 }
 
 #else
 
-static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
-{
-	return NULL;
-}
-
-static inline struct folio *folio_order_swapin(struct vm_fault *vmf,
-					       folio_order_swap_check *check)
-{
-	return NULL;
-}
-
-static inline bool folio_order_swap_ptes(struct vm_fault *vmf, struct folio *folio,
-					 unsigned long addr, pte_t *pte, pte_t entry,
-					 unsigned int nr)
-{
-	return false;
-}
-
-static inline bool folio_order_unreadable(struct vm_area_struct *vma, struct folio *folio)
-{
-	return false;
-}
-
-static inline bool folio_order_mixed(struct vm_area_struct *vma, struct folio *folio,
-				     swp_entry_t entry)
-{
-	return false;
-}
-
-static inline bool folio_order_hinted(struct vm_fault *vmf, unsigned long addr)
-{
-	return true;
-}
-
-static inline void folio_order_populate_begin(struct folio_order_range *range,
-					      unsigned long start, unsigned long end)
-{
-}
-
-static inline void folio_order_populate_end(struct folio_order_range *range)
-{
-}
-
-static inline unsigned int folio_order_charge(struct folio *folio)
-{
-	return 0;
-}
-
-static inline bool folio_order_set_ptes(struct vm_fault *vmf, unsigned long addr,
-					pte_t entry, unsigned int nr,
-					unsigned int charge)
-{
-	return false;
-}
-
-static inline void folio_order_release(struct mm_struct *mm, struct folio *folio)
-{
-}
-
-static inline bool folio_order_may_hide(void)
-{
-	return false;
-}
-
-static inline void folio_order_moved(struct mm_struct *mm)
-{
-}
-
-static inline void folio_order_zap(struct mm_struct *mm, struct folio *folio,
-				   unsigned int nr)
-{
-}
-
-static inline void folio_order_set_manual(unsigned long orders)
-{
-}
+#define folio_order_alloc(...)		((struct folio *)NULL)
+#define folio_order_probe(...)		((void)0)
+#define folio_order_reuse(...)		false
+#define folio_order_underused(...)	false
+#define folio_order_split_soon(...)	((void)0)
+#define folio_order_set_manual(...)	((void)0)
 
 #endif /* CONFIG_QUELL_FOLIO_ORDER */
 

@@ -48,7 +48,7 @@ quell-list:
 # is looked at.
 _NOT_SEEN_BY_SPARSE = re.compile(
     r"((mm/folio_order\.c|include/linux/rcupdate\.h):.* context imbalance in"
-    r" '(__)?folio_order_(recount_pmd|alone|settle_block|look|get|get_swapped)' - unexpected unlock"
+    r" '(__)?folio_order_(run_before|alloc)' - unexpected unlock"
     r"|mm/swapfile\.c:.* context imbalance in"
     r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )

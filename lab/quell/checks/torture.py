@@ -89,6 +89,7 @@ ATTACKS = {
         ("rmap_batch /mnt", "rmap_torture /mnt"), XFS, suite="rmap_batch", memory=1024, limit=400
     ),
     "GATHER": Attack(("gather_range 30",)),
+    "FOLIO": Attack(("folio_order",), memory=1024),
     "WRITEOUT": Attack(("writeout_batch",), limit=400),
     # Two requests come together at a CPU only if two others send them.
     "EARLY": Attack(("early_ack 4000",), cpus=4),

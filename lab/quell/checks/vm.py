@@ -312,13 +312,6 @@ def _boot_parameter(tally: _Tally, image: Path, temp: Path, cache: Cache) -> Non
         if "luff" in param:
             said = guest.stdout + guest.console
             tally.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
-    # Sizes that the administrator set at boot count as much as those set later.
-    guest = _guest(
-        tally, image, "cat /sys/kernel/mm/quell/folio_order/manual_sizes", append=["thp_anon=128K:always"],
-        cache=cache,
-    )  # fmt: skip
-    found_sizes = guest.stdout.split()
-    tally.check("128" in found_sizes, "thp_anon= sets sizes by hand", f"they are {found_sizes}")
 
 
 # Files that file systems write by themselves, and nobody can open by a name: how many are

@@ -35,7 +35,7 @@ EXAMPLES = """\
 ./quell compare --workload mapped-read --runs 6
 ./quell compare --data /srv/weights.gguf -- llama-completion -m /srv/weights.gguf -p Hello
 ./quell compare --data /srv/index:xfs --memory 2G --cpus 4 -- ./search /srv/index
-./quell compare --workload swap-in --swap zram
+./quell compare --workload swap-write --swap zram
 sudo ./quell compare --here -- make -j4
 ./quell compare --side all=quell --side no-luf=quell,quell=-luf --json > result.json
 """

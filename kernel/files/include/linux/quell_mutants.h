@@ -55,6 +55,8 @@
 	M(EARLY_ACK_NOT_OWED)	/* NMIs are told nothing */		\
 	/* mm/gather_range.c */						\
 	M(GATHER_OWN_ONLY)	/* what the gather itself has cleared */	\
+	/* mm/folio_order.c */						\
+	M(FOLIO_REUSE_SHARED)	/* others may map the folio, too */	\
 	/* mm/writeout_batch.c */					\
 	M(WRITEOUT_NO_FLUSH)	/* nobody is interrupted */		\
 	M(WRITEOUT_FLUSH_LATE)	/* with the batch's I/O under way */	\

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Do faults on anonymous memory get large folios where they are of use, and nowhere
- * else, and is what was not asked for counted and bounded? Usage:
+ * else, and does memory come back that is not used? Usage:
  *
  *	folio_order [DIR [TEST]]
  *
  * DIR is not used. Root is needed; swap and a memory cgroup for some of the tests. What
- * is changed in the system is put back, but for the list in manual_sizes, which is
- * empty afterwards.
+ * is changed in the system is put back, but sizes whose control was written to are
+ * left to this mechanism again.
  *
  * Each test is a process of its own. What it says is printed when it fails.
  */
@@ -147,40 +147,6 @@ static unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-static long unasked_kb(void)
-{
-	return number_in("/proc/self/status", "AnonUnasked:");
-}
-
-/* What smaps has as @name of the mapping at @map. */
-static long kb_of(const char *map, const char *name)
-{
-	size_t len = strlen(name);
-	FILE *f = fopen("/proc/self/smaps", "r");
-	unsigned long start, end;
-	bool here = false;
-	char line[256];
-	long kb, sum = 0;
-
-	if (!f)
-		die("/proc/self/smaps");
-	while (fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
-			here = start <= (uintptr_t)map && (uintptr_t)map < end;
-		else if (here && !strncmp(line, name, len) &&
-			 sscanf(line + len, ": %ld", &kb) == 1)
-			sum += kb;
-	}
-	fclose(f);
-	return sum;
-}
-
-/* What was never written, as the page table has it. */
-static long clean_kb(const char *map)
-{
-	return kb_of(map, "Private_Clean");
-}
-
 /* Fill a region in one go: how many pages does the largest folio have? */
 static unsigned long fill_new(unsigned long pages)
 {
@@ -191,12 +157,6 @@ static unsigned long fill_new(unsigned long pages)
 	most = largest(map, pages);
 	munmap(map, BIG);
 	return most;
-}
-
-static void set_controls(const char *thp, const char *manual)
-{
-	write_file(THP "enabled", thp);
-	write_file(SYSFS "manual_sizes", manual);
 }
 
 /* --- Which memory gets what ---------------------------------------------- */
@@ -212,7 +172,6 @@ static void test_forward(void)
 	expect(largest(map, COUNT) == MOST, "the largest folio has %lu pages",
 	       largest(map, COUNT));
 	expect(there(map, COUNT) == COUNT, "%lu pages are there", there(map, COUNT));
-	expect(clean_kb(map) == 0, "%ld kB are clean", clean_kb(map));
 	verify(map, 0, COUNT, true, "forward");
 }
 
@@ -323,15 +282,12 @@ static void test_switch(void)
 
 static void test_manual(void)
 {
-	char text[128];
 	unsigned long most;
 	char *map;
 
 	write_file(THP "hugepages-64kB/enabled", "never");
 	most = fill_new(256);
 	expect(most == 8, "64kB never: the largest has %lu pages", most);
-	read_file(SYSFS "manual_sizes", text, sizeof(text));
-	expect(!strcmp(text, "64\n"), "manual_sizes is %s", text);
 
 	/* As in stock: the first fault gets it. */
 	write_file(THP "hugepages-64kB/enabled", "always");
@@ -339,14 +295,32 @@ static void test_manual(void)
 	put(map, 100);
 	expect(folio_pages_at(map + 100 * PAGE) == 16, "64kB always: %u pages",
 	       folio_pages_at(map + 100 * PAGE));
-	expect(clean_kb(map) == 0, "64kB always: %ld kB are clean", clean_kb(map));
 	munmap(map, BIG);
 
 	write_file(THP "hugepages-64kB/enabled", "never");
-	write_file(SYSFS "manual_sizes", "none");
+	write_file(SYSFS "max_kb", "64");
 	most = fill_new(256);
 	expect(most == MOST, "given back: %lu pages", most);
-	expect(!try_write(SYSFS "manual_sizes", "64"), "manual_sizes takes a size");
+}
+
+static void test_max_kb(void)
+{
+	static const char * const bad[] = { "-1", "x", "64kB", "2048" };
+	unsigned long most;
+
+	write_file(SYSFS "max_kb", "0");
+	most = fill_new(256);
+	expect(most == 1, "0: a folio of %lu pages", most);
+	write_file(SYSFS "max_kb", "32");
+	most = fill_new(256);
+	expect(most == 8, "32: a folio of %lu pages", most);
+	write_file(SYSFS "max_kb", "256");
+	most = fill_new(512);
+	expect(most == 64, "256: a folio of %lu pages", most);
+	for (unsigned int i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		expect(!try_write(SYSFS "max_kb", bad[i]), "max_kb takes \"%s\"", bad[i]);
+	expect(number_in(SYSFS "max_kb", "") == 256, "max_kb is %ld",
+	       number_in(SYSFS "max_kb", ""));
 }
 
 static void test_edges(void)
@@ -454,7 +428,6 @@ static void test_locked(void)
 	expect(there(map, 256) == 256, "%lu pages", there(map, 256));
 	expect(largest(map, 256) == MOST, "the largest folio has %lu pages",
 	       largest(map, 256));
-	expect(clean_kb(map) == 0, "%ld kB are clean", clean_kb(map));
 	verify(map, 0, 256, false, "locked");
 }
 
@@ -484,7 +457,7 @@ static void test_locked_holes(void)
 			    pwrite(memory, "written", 8, (uintptr_t)map + i * PAGE) != 8)
 				die("write to a hole");
 		found = there(map + MOST * PAGE, 240);
-		/* One block may come as anywhere, and is counted. */
+		/* One block may come, as anywhere; get_user_pages() is taken to populate. */
 		expect(found < 15 + MOST, "%s: %lu pages for 15",
 		       direct ? "read()" : "/proc/self/mem", found);
 		munmap(map, 1UL << 20);
@@ -560,151 +533,20 @@ static void test_dense_then_strided(void)
 	expect(found <= asked + 32, "%lu pages for %lu", found, asked);
 }
 
-/* No more than the share, or the slack, and what there was before. */
-static void check_bound(unsigned long found, unsigned long asked, long before,
-			unsigned int permille, const char *when)
-{
-	long rss = number_in("/proc/self/status", "RssAnon:");
-	long share = rss * permille / 1000;
-	long most = share > 128 ? share : 128, waste = (long)(found - asked) * 4;
-
-	/* Each CPU keeps back some of what RssAnon is. */
-	most += sysconf(_SC_NPROCESSORS_ONLN) * 32 * 4 * permille / 1000;
-	expect(waste <= most, "%s: %ld kB are wasted of %ld, the bound is %ld", when, waste,
-	       rss, most);
-	expect(unasked_kb() >= waste, "%s: %ld kB are wasted, %ld unasked (%ld before)", when,
-	       waste, unasked_kb(), before);
-}
-
-/* Uses as little as it can of what it gets. */
-static void waste(unsigned int permille)
-{
-	static const unsigned int runs[] = { 4, 8, 16, 32 };
-	long before = unasked_kb();
-
-	for (unsigned int r = 0; r < sizeof(runs) / sizeof(runs[0]); r++) {
-		char *map = map_region(BIG), when[32];
-		unsigned long asked = 0;
-
-		snprintf(when, sizeof(when), "runs of %u", runs[r]);
-		for (unsigned long i = 0; i + 64 <= COUNT; i += 64) {
-			fill(map, i, i + runs[r] + 1);
-			asked += runs[r] + 1;
-			if (i % 4096 == 0)
-				check_bound(there(map, COUNT), asked, before, permille, when);
-		}
-		check_bound(there(map, COUNT), asked, before, permille, when);
-		expect(clean_kb(map) == (long)(there(map, COUNT) - asked) * 4,
-		       "%s: smaps has %ld kB, pagemap %ld", when, clean_kb(map),
-		       (long)(there(map, COUNT) - asked) * 4);
-		munmap(map, BIG);
-	}
-}
-
-static void test_bound(void)
-{
-	long hits = vm_counter("folio_order_bound"), recounts = vm_counter("folio_order_recount");
-
-	waste(20);
-	hits = vm_counter("folio_order_bound") - hits;
-	/* A recount is done in the background, and another one may be. */
-	usleep(300000);
-	for (int i = 0; i < 100 && vm_counter("folio_order_recount") == recounts; i++)
-		usleep(100000);
-	recounts = vm_counter("folio_order_recount") - recounts;
-	expect(hits > 0, "the bound was never hit");
-	expect(recounts > 0, "nothing was recounted, in %ld refusals", hits);
-}
-
-/*
- * What was asked for after all, with no fault beside it that would tell, is not held
- * against the process. Fewer refusals than a recount takes.
- */
-static void test_settled(void)
-{
-	unsigned long got = 0;
-	long recounts = -1;
-
-	/* One of a process that has gone may be under way. */
-	for (int i = 0; i < 50 && vm_counter("folio_order_recount") != recounts; i++) {
-		recounts = vm_counter("folio_order_recount");
-		usleep(500000);
-	}
-	for (int i = 0; i < 48; i++) {
-		char *map = map_region(HUGE);
-
-		fill(map, 0, MOST + 1);
-		got += folio_pages_at(map + MOST * PAGE) == MOST;
-		fill(map, MOST + 1, 2 * MOST);
-	}
-	expect(got > 40, "%lu of 48 mappings got a large folio", got);
-	expect(vm_counter("folio_order_recount") == recounts, "there was a recount");
-}
-
-static void test_bound_raised(void)
-{
-	write_file(SYSFS "max_unasked_permille", "200");
-	waste(200);
-	expect(!try_write(SYSFS "max_unasked_permille", "1001"), "1001 is taken");
-	expect(!try_write(SYSFS "slack_kb", "1025"), "a slack of 1025 is taken");
-}
-
-static void test_bound_zero(void)
-{
-	long before = vm_counter("folio_order_bound");
-	unsigned long most;
-
-	write_file(SYSFS "max_unasked_permille", "0");
-	most = fill_new(256);
-	expect(most == 1, "0: a folio of %lu pages", most);
-	expect(vm_counter("folio_order_bound") == before, "0: it asks, to be refused");
-	write_file(SYSFS "max_unasked_permille", "20");
-	write_file(SYSFS "slack_kb", "0");
-	most = fill_new(16);
-	expect(most == 1, "no slack: a folio of %lu pages", most);
-}
-
-static void test_counter(void)
-{
-	long before, is;
-	char *map = map_region(BIG);
-
-	/* Twice: the first one may be the first to need memory for the text. */
-	unasked_kb();
-	before = unasked_kb();
-	fill(map, 0, 33);
-	is = unasked_kb();
-	expect(is == before + 60, "a new block: from %ld to %ld kB", before, is);
-	expect(clean_kb(map) == 60, "%ld kB are clean", clean_kb(map));
-	/* Reading is not asking. */
-	verify(map, 33, 48, false, "not asked for");
-	expect(clean_kb(map) == 60, "read: %ld kB are clean", clean_kb(map));
-	fill(map, 33, 49);
-	is = unasked_kb();
-	expect(is == before + 60, "the next block: from %ld to %ld kB", before, is);
-	munmap(map, BIG);
-	is = unasked_kb();
-	expect(is == before, "unmapped: from %ld to %ld kB", before, is);
-}
-
-/* The size that a mapping gets sinks, and comes back. */
+/* Blocks that are not used make the VMA's runs worth less; full ones make up for it. */
 static void test_learns(void)
 {
-	long raised = vm_counter("folio_order_raised"), unused = vm_counter("folio_order_unused");
+	long unused = vm_counter("folio_order_unused");
 	char *map = map_region(BIG);
+	unsigned long asked = 0, found;
 
-	/* Of each block the end is asked for, so that the next fault sees it. */
-	for (unsigned long i = 0; i + 32 <= 512; i += 32) {
-		fill(map, i, i + 17);
-		fill(map, i + 28, i + 32);
-	}
-	expect(vm_counter("folio_order_raised") > raised, "nothing was raised");
+	/* Five pages, and then somewhere else: the fifth has a run of four beside it. */
+	for (unsigned long i = 0; i + 64 <= COUNT / 2; i += 64, asked += 5)
+		fill(map, i, i + 5);
+	found = there(map, COUNT);
 	expect(vm_counter("folio_order_unused") > unused, "nothing was found unused");
-	/* With time for a recount, which is a work of its own. */
-	for (unsigned long i = 512; i < COUNT; i += 512) {
-		fill(map, i, i + 512);
-		usleep(20000);
-	}
+	expect(found * 100 <= asked * 125, "%lu pages for %lu", found, asked);
+	fill(map, COUNT / 2, COUNT);
 	expect(folio_pages_at(map + (COUNT - 1) * PAGE) == MOST, "the last folio has %u pages",
 	       folio_pages_at(map + (COUNT - 1) * PAGE));
 }
@@ -721,8 +563,6 @@ static void *fill_odd(void *arg)
 /* Threads fault in the same blocks, and next to each other. */
 static void test_threads(void)
 {
-	long before = unasked_kb();
-
 	for (int round = 0; round < 8; round++) {
 		pthread_t thread[4];
 
@@ -734,10 +574,7 @@ static void test_threads(void)
 		for (int i = 0; i < 4; i++)
 			pthread_join(thread[i], NULL);
 		verify(two_map, 0, COUNT, true, "threads");
-		expect(clean_kb(two_map) == 0, "%ld kB are clean", clean_kb(two_map));
 		munmap(two_map, BIG);
-		expect(unasked_kb() >= 0 && unasked_kb() < before + 1024,
-		       "from %ld to %ld kB", before, unasked_kb());
 	}
 }
 
@@ -760,11 +597,7 @@ static void *fill_at_once(void *arg)
 	return NULL;
 }
 
-/*
- * Two threads fault on the same page at the same time: who comes second has a folio
- * for nothing. If what was reserved for it were kept there would be no more large
- * folios soon.
- */
+/* Two threads fault on the same page at the same time: one has a folio for nothing. */
 static void test_races(void)
 {
 	unsigned long most;
@@ -785,8 +618,7 @@ static void test_races(void)
 		verify(two_map, 0, COUNT, true, "races");
 		munmap(two_map, BIG);
 		most = fill_new(256);
-		expect(most == MOST, "%d: a folio of %lu pages, %ld kB are unasked", round,
-		       most, unasked_kb());
+		expect(most == MOST, "%d: a folio of %lu pages", round, most);
 	}
 }
 
@@ -810,8 +642,6 @@ static void in_child(void (*func)(char *map), char *map)
 
 static void child_writes(char *map)
 {
-	expect(unasked_kb() >= clean_kb(map), "child: %ld kB unasked, %ld clean",
-	       unasked_kb(), clean_kb(map));
 	verify(map, 0, 33, true, "child");
 	verify(map, 33, 48, false, "child");
 	for (unsigned long i = 0; i < 48; i += 2)
@@ -843,59 +673,11 @@ static void test_fork(void)
 		verify(more, 0, 64, true, "parent, again");
 		munmap(more, BIG);
 	}
-	expect(unasked_kb() <= 1024, "%ld kB are unasked", unasked_kb());
-}
-
-/* Refused so often that a recount is wanted, and has to come: after a second at most. */
-static void child_recounts(char *map)
-{
-	long before;
-
-	/* The parent's is over by then. */
-	usleep(100000);
-	before = vm_counter("folio_order_recount");
-	for (int round = 0; round < 100; round++) {
-		for (unsigned long i = 0; i + 64 <= COUNT; i += 64)
-			fill(map, i, i + 33);
-		if (vm_counter("folio_order_recount") != before)
-			return;
-		madvise(map, BIG, MADV_DONTNEED);
-		usleep(10000);
-	}
-	expect(false, "a child's pages are not recounted");
-}
-
-/*
- * What the parent's recount is at, or what it has reserved, is nothing that the child
- * has: it would never have a recount of its own.
- */
-static void test_fork_recount(void)
-{
-	long recounts = 0, bound = 0;
-
-	for (int round = 0; round < 10; round++) {
-		char *map = map_region(BIG), *own = map_region(BIG);
-
-		/* A recount begins after so many refusals, or is over again by then. */
-		for (unsigned long i = 0; i + 64 <= COUNT; i += 64) {
-			fill(map, i, i + 33);
-			if (vm_counter("folio_order_recount") != recounts) {
-				recounts = vm_counter("folio_order_recount");
-				bound = vm_counter("folio_order_bound");
-			}
-			if (vm_counter("folio_order_bound") - bound > 64 + (long)i / 32)
-				break;
-		}
-		in_child(child_recounts, own);
-		munmap(map, BIG);
-		munmap(own, BIG);
-	}
 }
 
 static void test_mremap(void)
 {
 	char *map = map_region(BIG), *to = map_region(BIG);
-	long before = unasked_kb();
 
 	fill(map, 0, 65);
 	/* Not at a multiple of a folio. */
@@ -910,117 +692,6 @@ static void test_mremap(void)
 	verify(to + 65 * PAGE, 0, 64, true, "behind it");
 	munmap(map, BIG);
 	munmap(to, BIG);
-	expect(unasked_kb() >= before, "from %ld to %ld kB", before, unasked_kb());
-}
-
-/* linux/userfaultfd.h of 6.8 and later. */
-#ifndef UFFDIO_MOVE
-#define UFFD_FEATURE_MOVE	0x10000
-#define UFFDIO_MOVE		_IOWR(UFFDIO, 0x05, struct uffdio_move)
-struct uffdio_move {
-	uint64_t dst, src, len, mode;
-	int64_t move;
-};
-#endif
-
-static struct mover {
-	int fd;
-	char *low, *high;
-	atomic_bool stop;
-	long moved;
-} mover;
-
-/* What nobody asked for, page by page. */
-static void move_unasked(char *to, char *from)
-{
-	for (unsigned long i = 33; i < 48; i++) {
-		struct uffdio_move move = {
-			.dst = (uintptr_t)to + i * PAGE, .src = (uintptr_t)from + i * PAGE,
-			.len = PAGE,
-		};
-
-		mover.moved += !ioctl(mover.fd, UFFDIO_MOVE, &move);
-	}
-}
-
-static void *keep_moving(void *arg)
-{
-	(void)arg;
-	pin(1);
-	while (!atomic_load(&mover.stop)) {
-		move_unasked(mover.low, mover.high);
-		move_unasked(mover.high, mover.low);
-	}
-	return NULL;
-}
-
-static bool open_mover(void)
-{
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_MOVE };
-
-	mover.fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-	return mover.fd >= 0 && !ioctl(mover.fd, UFFDIO_API, &api);
-}
-
-static void watch(char *map)
-{
-	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)map, .len = HUGE },
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
-
-	if (ioctl(mover.fd, UFFDIO_REGISTER, &reg))
-		die("UFFDIO_REGISTER");
-}
-
-/*
- * UFFDIO_MOVE holds no lock that a recount waits for, and leaves clean what is clean: a
- * page may go from where the recount has not been yet to where it has been.
- */
-static void test_uffd_move(void)
-{
-	long recounts = vm_counter("folio_order_recount"), clean, kb;
-	char *own = map_region(BIG), *all = map_region(2 * BIG);
-	pthread_t thread;
-
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		return skip("two CPUs");
-	if (!open_mover())
-		return skip("UFFDIO_MOVE");
-	pin(0);
-	mover.low = all;
-	mover.high = all + 2 * BIG - HUGE;
-	/* Of the last folio one page is asked for. */
-	fill(mover.high, 0, 33);
-	clean = clean_kb(all);
-	expect(clean > 0, "all pages were asked for");
-	/* Between them there is much for the recount to look at. */
-	if (madvise(all + HUGE, BIG, MADV_NOHUGEPAGE))
-		die("MADV_NOHUGEPAGE");
-	fill(all + HUGE, 0, BIG / PAGE);
-	/* Else the split of the folio would put the zero page where nothing was written. */
-	if (mlock2(mover.low, HUGE, MLOCK_ONFAULT) || mlock2(mover.high, HUGE, MLOCK_ONFAULT))
-		die("mlock2");
-	watch(mover.low);
-	watch(mover.high);
-	if (pthread_create(&thread, NULL, keep_moving, NULL))
-		die("pthread_create");
-	for (int round = 0; round < 20 && !said->bad; round++) {
-		/* For smaps they are dirty, as one page of the folio was when it was split. */
-		for (unsigned long i = 0; i + 64 <= COUNT; i += 64) {
-			fill(own, i, i + 33);
-			/* The other CPU is for the moving. */
-			usleep(100);
-			kb = unasked_kb();
-			expect(kb >= clean, "%d: %ld kB are clean, %ld unasked", round, clean, kb);
-		}
-		madvise(own, BIG, MADV_DONTNEED);
-	}
-	atomic_store(&mover.stop, true);
-	pthread_join(thread, NULL);
-	expect(vm_counter("folio_order_recount") > recounts, "no recount");
-	expect(mover.moved > 1000, "%ld pages were moved", mover.moved);
-	close(mover.fd);
 }
 
 static void test_partial_unmap(void)
@@ -1067,219 +738,6 @@ static void test_swap(void)
 	expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
 }
 
-/* Memory that was filled from one end, and is in swap, where it is read at once. */
-static char *map_swapped(unsigned long pages)
-{
-	char *map = map_region(BIG);
-
-	fill(map, 0, pages);
-	drain_lru();
-	for (int tries = 0; tries < 5 && there(map, pages); tries++)
-		madvise(map, BIG, MADV_PAGEOUT);
-	expect(!there(map, pages), "%lu pages were not swapped out", there(map, pages));
-	return map;
-}
-
-/* With those that read. */
-static unsigned long all_faults(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return usage.ru_minflt + usage.ru_majflt;
-}
-
-#define SWAPPED	4096UL		/* pages; half of the RAM disk */
-
-static void test_swap_in(void)
-{
-	unsigned long before, n;
-	char *map;
-
-	if (!swap_on(RAM))
-		return skip("a RAM disk for swap");
-	map = map_swapped(SWAPPED);
-	before = all_faults();
-	verify(map, 0, SWAPPED, true, "read");
-	n = all_faults() - before;
-	expect(n * 100 <= SWAPPED * 12, "%lu faults to read %lu pages", n, SWAPPED);
-	expect(largest(map, SWAPPED) == MOST, "the largest folio has %lu pages",
-	       largest(map, SWAPPED));
-	munmap(map, BIG);
-
-	map = map_swapped(SWAPPED);
-	before = all_faults();
-	for (unsigned long i = SWAPPED; i--;)
-		put(map, i);
-	n = all_faults() - before;
-	expect(n * 100 <= SWAPPED * 12, "%lu faults to write %lu pages", n, SWAPPED);
-	verify(map, 0, SWAPPED, true, "written");
-	munmap(map, BIG);
-
-	map = map_swapped(SWAPPED);
-	if (madvise(map, BIG, MADV_NOHUGEPAGE))
-		die("MADV_NOHUGEPAGE");
-	verify(map, 0, SWAPPED, true, "MADV_NOHUGEPAGE");
-	expect(largest(map, SWAPPED) == 1, "MADV_NOHUGEPAGE: a folio of %lu pages",
-	       largest(map, SWAPPED));
-	munmap(map, BIG);
-	expect(swap_off_in_time(RAM), "swap entries are left");
-}
-
-static void test_swap_in_bound(void)
-{
-	int bound = 0;
-
-	if (!swap_on(RAM))
-		return skip("a RAM disk for swap");
-	for (unsigned int node = 0; node < MAX_NODES; node++) {
-		char *map;
-
-		if (!bind_to(node))
-			continue;
-		bound++;
-		map = map_swapped(SWAPPED);
-		verify(map, 0, SWAPPED, true, "read");
-		expect(largest(map, SWAPPED) == MOST, "the largest folio on node %u has %lu pages",
-		       node, largest(map, SWAPPED));
-		munmap(map, BIG);
-	}
-	expect(swap_off_in_time(RAM), "swap entries are left");
-	if (!bound)
-		skip("NUMA");
-}
-
-/* What comes back and is not used leads to no more of it. */
-static void test_swap_in_strided(void)
-{
-	unsigned long asked = 256, found;
-	char *map;
-
-	if (!swap_on(RAM))
-		return skip("a RAM disk for swap");
-	map = map_swapped(SWAPPED);
-	verify(map, 0, asked, true, "in order");
-	for (unsigned long i = asked; i < SWAPPED; i += 16, asked++)
-		verify(map, i, i + 1, true, "one in 16");
-	found = there(map, SWAPPED);
-	expect(found <= asked + 2 * MOST, "%lu pages for %lu", found, asked);
-	verify(map, 0, SWAPPED, true, "all");
-	munmap(map, BIG);
-	expect(swap_off_in_time(RAM), "swap entries are left");
-}
-
-/*
- * One page of a folio in the swap cache comes back, which nobody else has in swap any more:
- * the folio is taken out of the swap cache, and is mapped by that page alone.
- */
-static void test_swap_in_part(void)
-{
-	for (int keep = 0; keep < 2; keep++) {
-		unsigned long first = 32, kept = first + (keep ? MOST - 1 : 0);
-		char *map;
-
-		if (!swap_on(LOOP))
-			return skip("a loop device for swap");
-		map = map_swapped(128);
-		if (madvise(map + first * PAGE, (kept - first) * PAGE, MADV_DONTNEED) ||
-		    madvise(map + (kept + 1) * PAGE, (first + MOST - 1 - kept) * PAGE,
-			    MADV_DONTNEED))
-			die("MADV_DONTNEED");
-		/* What is behind it has to stay as it is. */
-		verify(map, first + MOST, first + 2 * MOST, true, "beside");
-		put(map, kept);
-		expect(there(map + first * PAGE, MOST) == 1, "%lu pages came",
-		       there(map + first * PAGE, MOST));
-		verify(map, 0, first, true, "before");
-		verify(map, kept, kept + 1, true, "kept");
-		verify(map, first + MOST, 128, true, "behind");
-		for (unsigned long i = first; i < first + MOST; i++)
-			if (i != kept)
-				verify(map, i, i + 1, false, "dropped");
-		munmap(map, BIG);
-		expect(swap_off_in_time(LOOP), "swap entries are left");
-	}
-}
-
-/* Parent and child have the same pages in swap, and each gets its own content. */
-static void child_reads(char *map)
-{
-	verify(map, 0, SWAPPED / 2, true, "child");
-	for (unsigned long i = SWAPPED / 2; i < SWAPPED; i++)
-		*(volatile uint64_t *)(map + i * PAGE) = 7;
-}
-
-static void test_swap_in_shared(void)
-{
-	char *map;
-
-	if (!swap_on(RAM))
-		return skip("a RAM disk for swap");
-	map = map_swapped(SWAPPED);
-	/* Some are only the parent's by now. */
-	verify(map, 64, 1024, true, "parent");
-	in_child(child_reads, map);
-	verify(map, 0, SWAPPED, true, "parent, later");
-	munmap(map, BIG);
-	expect(swap_off_in_time(RAM), "swap entries are left");
-}
-
-#define FAIL		"/sys/kernel/debug/fail_make_request/"
-#define RAM_FAILS	"/sys/block/ram0/make-it-fail"
-
-/* So many reads of the RAM disk fail from now on, -1: all. */
-static void fail_reads(const char *times)
-{
-	try_write(FAIL "verbose", "0");
-	try_write(FAIL "interval", "1");
-	try_write(FAIL "probability", "100");
-	try_write(FAIL "times", times);
-	try_write(RAM_FAILS, "1");
-}
-
-/* The block that is read fails for another page of it; what is asked for can be read. */
-static void test_unreadable(void)
-{
-	int status;
-	char *map;
-	pid_t pid;
-
-	if (access(FAIL "times", W_OK))
-		mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL);
-	if (access(FAIL "times", W_OK) || access(RAM_FAILS, W_OK))
-		return skip("fail_make_request");
-	if (!swap_on(RAM))
-		return skip("a RAM disk for swap");
-	map = map_swapped(256);
-	verify(map, 0, 64, true, "before");
-	fail_reads("1");
-	verify(map, 64, 65, true, "a read fails");
-	try_write(RAM_FAILS, "0");
-	expect(there(map + 64 * PAGE, 16) == 1, "%lu pages came", there(map + 64 * PAGE, 16));
-
-	/* Where nothing can be read the program is told, as in stock. */
-	verify(map, 65, 128, true, "between");
-	pid = fork();
-	if (pid < 0)
-		die("fork");
-	if (!pid) {
-		/* Its own, as what is shared goes another way. */
-		map = map_swapped(128);
-		verify(map, 0, 64, true, "the child's");
-		alarm(10);
-		fail_reads("-1");
-		get(map, 64);
-		_exit(0);
-	}
-	if (waitpid(pid, &status, 0) != pid)
-		die("waitpid");
-	try_write(RAM_FAILS, "0");
-	expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS, "it ended with %#x", status);
-	verify(map, 0, 256, true, "afterwards");
-	munmap(map, BIG);
-	expect(swap_off_in_time(RAM), "swap entries are left");
-}
-
 static void test_free_lazily(void)
 {
 	char *map = map_region(BIG);
@@ -1293,52 +751,6 @@ static void test_free_lazily(void)
 	madvise(map, BIG, MADV_PAGEOUT);
 	verify(map, 40, 41, true, "written after MADV_FREE");
 	verify(map, 3, 4, true, "written after MADV_FREE");
-}
-
-/* kB of the mapping at @map that MADV_FREE may take away. */
-static void child_frees(char *map)
-{
-	long kb;
-
-	if (madvise(map, MOST * PAGE, MADV_FREE))
-		die("MADV_FREE");
-	drain_lru();
-	kb = kb_of(map, "LazyFree");
-	expect(!kb, "%ld kB of the parent's may be taken away", kb);
-}
-
-/*
- * Who has pinned a page may write to it through no PTE. Reclaim of what one process
- * frees so would ask the other's PTE whether there is anything to lose, and of what was
- * never asked for that is clean.
- */
-static void test_free_after_fork(void)
-{
-	char *map = map_region(BIG);
-	long kb;
-
-	fill(map, 0, 33);
-	expect(folio_pages_at(map + 32 * PAGE) == MOST, "the folio has %u pages",
-	       folio_pages_at(map + 32 * PAGE));
-	in_child(child_frees, map + 32 * PAGE);
-	/* What nobody else has is freed. */
-	if (madvise(map + 32 * PAGE, MOST * PAGE, MADV_FREE))
-		die("MADV_FREE");
-	drain_lru();
-	kb = kb_of(map, "LazyFree");
-	expect(kb == MOST * 4, "%ld kB may be taken away of %d", kb, MOST * 4);
-}
-
-/* The same for single pages that are dirty here: that says nothing of the other process. */
-static void test_free_shared(void)
-{
-	char *map = map_region(BIG);
-
-	if (madvise(map, BIG, MADV_NOHUGEPAGE))
-		die("MADV_NOHUGEPAGE");
-	fill(map, 0, MOST);
-	in_child(child_frees, map);
-	verify(map, 0, MOST, true, "after the child's MADV_FREE");
 }
 
 static void test_limit(void)
@@ -1365,6 +777,144 @@ static void test_limit(void)
 	remove_cgroup();
 }
 
+/* --- How memory comes back ------------------------------------------------ */
+
+/* kB in use by this process's cgroup; waits until it is at most @most, a second at least. */
+static long in_use_kb(long most)
+{
+	char path[256];
+	long kb;
+
+	cgroup_path(path, sizeof(path), "memory.current");
+	for (int tries = 0;; tries++) {
+		kb = number_in(path, "") / 1024;
+		if (kb <= most || tries == 40)
+			return kb;
+		usleep(100000);
+	}
+}
+
+/* 15 of 16 pages are given back. */
+static void test_give_back(void)
+{
+	long before = vm_counter("folio_order_split"), empty, kb;
+	char *map;
+
+	if (!make_cgroup("folio_order") || !enter_cgroup())
+		return skip("a memory cgroup");
+	map = map_region(BIG);
+	put(map, COUNT - 1);
+	empty = in_use_kb(0);
+	fill(map, 0, COUNT);
+	for (unsigned long i = 0; i < COUNT; i += 16)
+		if (madvise(map + (i + 1) * PAGE, 15 * PAGE, MADV_DONTNEED))
+			die("MADV_DONTNEED");
+	kb = in_use_kb(empty + BIG / 1024 / 16 * 5 / 4);
+	expect(kb <= empty + (long)(BIG / 1024 / 16 * 5 / 4), "from %ld to %ld kB", empty, kb);
+	expect(vm_counter("folio_order_split") > before, "no folio was split");
+	for (unsigned long i = 0; i < COUNT; i += 16)
+		verify(map, i, i + 1, true, "given back");
+	munmap(map, BIG);
+	try_write(CGROUP_ROOT "cgroup.procs", "0");
+	remove_cgroup();
+}
+
+static void child_nothing(char *map)
+{
+	verify(map, 0, COUNT, true, "child");
+}
+
+/* The child is gone: what is written then is not copied. */
+static void test_reuse(void)
+{
+	long reused = vm_counter("folio_order_reuse");
+	char *map = map_region(BIG);
+	uint64_t before[64], after[64];
+	unsigned long same = 0;
+
+	fill(map, 0, COUNT);
+	in_child(child_nothing, map);
+	pagemap_read(map + 512 * PAGE, 64, before);
+	for (unsigned long i = 0; i < COUNT; i += 16)
+		for (unsigned long k = 0; k < 15; k++)
+			*(volatile uint64_t *)(map + (i + k) * PAGE + 8) = 1;
+	pagemap_read(map + 512 * PAGE, 64, after);
+	for (unsigned int i = 0; i < 64; i++)
+		same += PM_PFN(before[i]) == PM_PFN(after[i]);
+	expect(same == 64, "%lu of 64 pages are where they were", same);
+	expect(vm_counter("folio_order_reuse") - reused >= (long)(COUNT - 256) / 16 * 15,
+	       "%ld pages were reused", vm_counter("folio_order_reuse") - reused);
+	for (unsigned long i = 0; i < COUNT; i++)
+		expect(get(map, i) == mark(i), "page %lu is wrong", i);
+	munmap(map, BIG);
+}
+
+/* The child is there: what the parent writes is copied, whatever of a folio was before. */
+static void test_no_reuse(void)
+{
+	char *map = map_region(BIG);
+	int status, shared_pipe[2];
+	pid_t pid;
+
+	if (pipe(shared_pipe))
+		die("pipe");
+	fill(map, 0, 512);
+	pid = fork();
+	if (pid < 0)
+		die("fork");
+	if (!pid) {
+		/* So that the child maps fewer pages than the parent. */
+		munmap(map + 512 * PAGE, BIG - 512 * PAGE);
+		for (unsigned long i = 15; i < 512; i += 16)
+			if (madvise(map + i * PAGE, PAGE, MADV_DONTNEED))
+				die("MADV_DONTNEED");
+		if (read(shared_pipe[0], &status, 1) != 1)
+			die("read");
+		for (unsigned long i = 0; i < 512; i++)
+			if (i % 16 != 15)
+				verify(map, i, i + 1, true, "child, after the parent wrote");
+		_exit(said->bad ? 1 : 0);
+	}
+	usleep(50000);
+	for (unsigned long i = 0; i < 512; i++)
+		*(volatile uint64_t *)(map + i * PAGE) = 5;
+	if (write(shared_pipe[1], "x", 1) != 1)
+		die("write");
+	if (waitpid(pid, &status, 0) != pid)
+		die("waitpid");
+	expect(!status, "the child ended with %#x", status);
+	for (unsigned long i = 0; i < 512; i++)
+		expect(get(map, i) == 5, "page %lu is %#lx", i, (unsigned long)get(map, i));
+	munmap(map, BIG);
+}
+
+/* Of a folio that goes to swap, and is mostly zeroes, only the rest does. */
+static void test_underused(void)
+{
+	long before = vm_counter("folio_order_underused"), out = vm_counter("pswpout");
+	char *map;
+
+	if (!swap_on(RAM) && !swap_on(LOOP))
+		return skip("a RAM disk or a loop device for swap");
+	map = map_region(BIG);
+	fill(map, 0, 2048);
+	for (unsigned long i = 0; i < 2048; i++)
+		if (i % 16)
+			memset(map + i * PAGE, 0, PAGE);
+	drain_lru();
+	for (int tries = 0; tries < 5; tries++)
+		madvise(map, BIG, MADV_PAGEOUT);
+	expect(vm_counter("folio_order_underused") > before, "no folio was split");
+	expect(vm_counter("pswpout") - out <= 512, "%ld pages were written for 128",
+	       vm_counter("pswpout") - out);
+	for (unsigned long i = 0; i < 2048; i++)
+		verify(map, i, i + 1, !(i % 16), "underused");
+	fill(map, 0, 2048);
+	verify(map, 0, 2048, true, "filled again");
+	munmap(map, BIG);
+	expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
+}
+
 /* --- The tests ----------------------------------------------------------- */
 
 static const struct test {
@@ -1380,6 +930,7 @@ static const struct test {
 	{ "never", test_never },
 	{ "switch", test_switch },
 	{ "manual", test_manual },
+	{ "max_kb", test_max_kb },
 	{ "edges", test_edges },
 	{ "partly mapped", test_partly_mapped },
 	{ "bind", test_bind },
@@ -1392,30 +943,19 @@ static const struct test {
 	{ "strided", test_strided },
 	{ "random", test_random },
 	{ "dense then strided", test_dense_then_strided },
-	{ "bound", test_bound },
-	{ "settled", test_settled },
-	{ "bound raised", test_bound_raised },
-	{ "bound of 0", test_bound_zero },
-	{ "counter", test_counter },
 	{ "learns", test_learns },
 	{ "threads", test_threads },
 	{ "races", test_races },
 	{ "fork", test_fork },
-	{ "fork beside recounts", test_fork_recount },
 	{ "mremap", test_mremap },
-	{ "UFFDIO_MOVE", test_uffd_move },
 	{ "partial unmap", test_partial_unmap },
 	{ "swap", test_swap },
-	{ "swap in", test_swap_in },
-	{ "swap in, bound", test_swap_in_bound },
-	{ "swap in, then strided", test_swap_in_strided },
-	{ "swap in, in part", test_swap_in_part },
-	{ "swap in, shared", test_swap_in_shared },
-	{ "unreadable", test_unreadable },
 	{ "MADV_FREE", test_free_lazily },
-	{ "MADV_FREE after fork", test_free_after_fork },
-	{ "MADV_FREE of shared pages", test_free_shared },
 	{ "limit", test_limit },
+	{ "give back", test_give_back },
+	{ "reuse after fork", test_reuse },
+	{ "no reuse beside a child", test_no_reuse },
+	{ "underused", test_underused },
 };
 
 /* What the tests change, as it was. */
@@ -1424,7 +964,7 @@ static struct {
 	char text[16];
 } saved[] = {
 	{ .path = THP "enabled" }, { .path = SYSFS "enabled" },
-	{ .path = SYSFS "max_unasked_permille" }, { .path = SYSFS "slack_kb" },
+	{ .path = SYSFS "max_kb" },
 };
 
 static void restore(void)
@@ -1433,7 +973,6 @@ static void restore(void)
 		return;
 	for (unsigned int i = 0; i < sizeof(saved) / sizeof(saved[0]); i++)
 		try_write(saved[i].path, saved[i].text);
-	try_write(SYSFS "manual_sizes", "none");
 }
 
 static void save(void)
@@ -1461,10 +1000,10 @@ static void run_test(const struct test *test)
 
 	memset(said, 0, sizeof(*said));
 	restore_thp();
-	set_controls("madvise", "none");
+	write_file(THP "enabled", "madvise");
 	write_file(SYSFS "enabled", "1");
-	write_file(SYSFS "max_unasked_permille", "20");
-	write_file(SYSFS "slack_kb", "128");
+	/* Whatever restore_thp() wrote to. */
+	write_file(SYSFS "max_kb", "64");
 	pid = fork();
 	if (pid < 0)
 		die("fork");

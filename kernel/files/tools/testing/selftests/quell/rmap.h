@@ -520,8 +520,8 @@ static inline void restore_system(void)
 	if (getpid() != restorer)
 		return;
 	restore_thp();
-	/* What was written to counts as chosen by hand, whatever it is. */
-	try_write(QUELL_SYSFS "folio_order/manual_sizes", "none");
+	/* What was written to is left alone until then. */
+	try_write(QUELL_SYSFS "folio_order/max_kb", "64");
 	for (int i = 0; i < SWAPS; i++)
 		swap_off_in_time(i);
 	remove_cgroup();

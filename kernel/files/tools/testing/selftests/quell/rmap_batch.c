@@ -835,6 +835,12 @@ static struct child share_pattern(struct region *r)
 
 static void case_exclusive_gone(struct region *r, unsigned int act)
 {
+	static const char reuse[] = QUELL_SYSFS "folio_order/enabled";
+	bool on = number_in(reuse, "") == 1;
+
+	/* It finds out without that bit that nobody else has a folio. */
+	if (on)
+		write_file(reuse, "0");
 	for (unsigned int round = 0; round < 2; round++) {
 		struct child c = share_pattern(r);
 
@@ -844,6 +850,8 @@ static void case_exclusive_gone(struct region *r, unsigned int act)
 		lose(r, act);
 		check_in_any_order(r, "after the writes");
 	}
+	if (on)
+		write_file(reuse, "1");
 }
 
 static void case_exclusive_there(struct region *r, unsigned int act)

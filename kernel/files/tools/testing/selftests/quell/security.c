@@ -619,7 +619,7 @@ static void test_zeroes(void)
 	read_file(thp, was, sizeof(was));
 	/* Linux sets this to never on a small machine. */
 	write_file(thp, "madvise");
-	large = vm_counter("folio_order_raised");
+	large = vm_counter("folio_order_alloc");
 	for (int i = 0; i < rounds; i++) {
 		pid_t pid;
 
@@ -635,7 +635,7 @@ static void test_zeroes(void)
 		pid = start(READER, 0, fill_in_order, 0);
 		waitpid(pid, NULL, 0);
 	}
-	large = vm_counter("folio_order_raised") - large;
+	large = vm_counter("folio_order_alloc") - large;
 	for (int i = 0; i < 3; i++) {
 		char marked[16];
 
@@ -645,7 +645,7 @@ static void test_zeroes(void)
 	}
 	tap_result(!atomic_load(&sh->wrong) && large > 0 &&
 		   atomic_load(&sh->reads) == rounds * FILL / 8,
-		   "security zeroes: %lu words looked at, %lu of them not zero, orders raised %ld times",
+		   "security zeroes: %lu words looked at, %lu of them not zero, %ld large folios",
 		   atomic_load(&sh->reads), atomic_load(&sh->wrong), large);
 }
 
