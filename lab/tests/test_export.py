@@ -152,16 +152,6 @@ def test_lists(targets: str, named: str, pages: list[str], wrong: list[str], tmp
     assert all(part in text for part, text in zip(wrong, said, strict=True))
 
 
-def test_order(tmp_path: Path) -> None:
-    said = ["add_to_swap_cache() sets the flag before the entry"]
-    entry, flag = "\tfolio->swap = entry;\n", "\tfolio_set_swapcache(folio);\n"
-    (tmp_path / "mm").mkdir()
-    for body, wrong in ((entry + flag, []), (flag + entry, said), (flag, said)):
-        text = f"int f(void)\n{{\n{entry}}}\n\nint add_to_swap_cache(int x)\n{{\n{body}}}\n{flag}"
-        (tmp_path / "mm/swap_state.c").write_text(text)
-        assert export_check.ordered(tmp_path) == wrong
-
-
 def test_series_that_git_am_does_not_take(
     source: Source, shared: Path, tmp_path: Path
 ) -> None:

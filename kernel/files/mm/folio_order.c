@@ -284,7 +284,6 @@ static unsigned int folio_order_choose(const struct folio_order_fault *fault, in
 	return orders ? order : 0;
 }
 
-
 /* Were both probes of the block that came last not used, but others of its pages? */
 static bool folio_order_unused(const struct folio_order_fault *fault, unsigned long hint)
 {

@@ -42,8 +42,8 @@ def _run(cache: Cache, compile_all: bool) -> CheckResult:
             kernel, lambda path: tree.read_file(origin.tree, path), origin.version, _WHO, export.date()
         )
         export.write(work / "series", files)
-        wrong = listed(linux) + ordered(linux) + applied(linux, work / "series", files)
-        done = 5
+        wrong = listed(linux) + applied(linux, work / "series", files)
+        done = 4
         if compile_all and not wrong:
             broken, count = _compile(linux, series.read(kernel), cache)
             wrong += broken
@@ -73,14 +73,6 @@ def listed(linux: Path) -> list[str]:
         what = "the table of contents and Quell's pages differ"
         wrong.append(f"{what}: {_PAGES} has {' '.join(pages)}, index.rst {' '.join(named)}")
     return wrong
-
-
-def ordered(linux: Path) -> list[str]:
-    """What stands in the wrong order in a tree with Quell applied, where no test can tell in time."""
-    text = (linux / "mm/swap_state.c").read_text()
-    body = text.partition("\nint add_to_swap_cache(")[2].partition("\n}\n")[0]
-    entry, flag = body.find("folio->swap = entry;"), body.find("folio_set_swapcache(folio);")
-    return [] if 0 <= entry < flag else ["add_to_swap_cache() sets the flag before the entry"]
 
 
 def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
