@@ -250,10 +250,8 @@ static bool folio_order_dense(const struct folio_order_fault *fault)
 /* Is a used page next to the fault, as far as its page table tells? */
 static bool folio_order_beside(const struct folio_order_fault *fault)
 {
-	return (fault->page > fault->start &&
-		folio_order_used(fault, folio_order_pte(fault, fault->page - 1))) ||
-	       (fault->page + 1 < fault->end &&
-		folio_order_used(fault, folio_order_pte(fault, fault->page + 1)));
+	return folio_order_run_at(fault, fault->page - 1, -1, 1) ||
+	       folio_order_run_at(fault, fault->page + 1, 1, 1);
 }
 
 /* Most accesses at random: programs that fill memory come by the ends of all blocks. */
@@ -262,35 +260,36 @@ static bool folio_order_passes(int score, unsigned long page)
 	return score <= SCORE_COLD && (page + 1) & 2;
 }
 
-/* The largest of @orders for which there is a block around the fault, and a run; or 0. */
+/* The largest of @orders that has a block around the fault, and a run or dense memory; or 0. */
 static unsigned int folio_order_choose(const struct folio_order_fault *fault, int score,
 				       bool beside, unsigned long orders)
 {
-	unsigned long dense = orders & (BIT(FOLIO_ORDER_DENSE + 1) - 1);
-	unsigned int order;
+	int order, dense = -1;		/* not looked at yet */
+	bool good;
 
 	if (score <= SCORE_COLD && !beside)
 		return 0;
-	for (order = highest_order(orders); orders; order = next_order(&orders, order))
+	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
 		/* Most faults end at the first page that they look at. */
-		if (folio_order_has_run(fault, score, order) && folio_order_free(fault, order))
-			break;
-	dense &= -BIT(order + 1);
-	if (!dense || score <= SCORE_COLD || !folio_order_dense(fault))
-		return orders ? order : 0;
-	for (; dense; dense &= ~BIT(highest_order(dense)))
-		if (folio_order_free(fault, highest_order(dense)))
-			return highest_order(dense);
-	return orders ? order : 0;
+		good = folio_order_has_run(fault, score, order);
+		if (!good && order <= FOLIO_ORDER_DENSE && score > SCORE_COLD) {
+			if (dense < 0)
+				dense = folio_order_dense(fault);
+			good = dense;
+		}
+		if (good && folio_order_free(fault, order))
+			return order;
+	}
+	return 0;
 }
 
 /* Were both probes of the block that came last not used, but others of its pages? */
 static bool folio_order_unused(const struct folio_order_fault *fault, unsigned long hint)
 {
 	unsigned long page = hint_page(hint), end = page + BIT(hint_order(hint));
-	unsigned int old = 0, nr = BIT(hint_order(hint));
+	unsigned int old = 0;
 
-	if (nr == 1 || page < fault->start || end > fault->end)
+	if (!hint_order(hint) || page < fault->start || end > fault->end)
 		return false;
 	for (; page < end; page++) {
 		pte_t pte = folio_order_pte(fault, page);
@@ -299,7 +298,7 @@ static bool folio_order_unused(const struct folio_order_fault *fault, unsigned l
 			return false;
 		old += !pte_young(pte);
 	}
-	return old == 2 && nr > 2;
+	return old == 2;
 }
 
 /* --- Faults ------------------------------------------------------------------------- */
@@ -395,7 +394,8 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 		.page		= vmf->address >> PAGE_SHIFT,
 		.old_counts	= !(vmf->flags & FOLIO_ORDER_ACCESS),
 	};
-	unsigned long hint = READ_ONCE(vmf->vma->folio_order), orders, table;
+	unsigned long hint = READ_ONCE(vmf->vma->folio_order), orders;
+	unsigned long table = vmf->address & PMD_MASK;
 	struct vm_area_struct *vma = vmf->vma;
 	bool beside = true, unused = false;
 	struct folio *folio = NULL;
@@ -410,10 +410,9 @@ struct folio *__folio_order_alloc(struct vm_fault *vmf)
 		return NULL;
 	if (folio_order_passes(hint_score(hint), fault.page))
 		goto note;
-	fault.table = pte_offset_map(vmf->pmd, vmf->address & PMD_MASK);
+	fault.table = pte_offset_map(vmf->pmd, table);
 	if (!fault.table)
 		return NULL;
-	table = vmf->address & PMD_MASK;
 	fault.start = max(table, vma->vm_start) >> PAGE_SHIFT;
 	fault.end = min(table + PMD_SIZE - 1, vma->vm_end - 1) / PAGE_SIZE + 1;
 

@@ -305,18 +305,19 @@ static void test_manual(void)
 
 static void test_max_kb(void)
 {
+	static const struct {
+		const char *kb;
+		unsigned long most;
+	} good[] = { { "0", 1 }, { "32", 8 }, { "256", 64 } };
 	static const char * const bad[] = { "-1", "x", "64kB", "2048" };
-	unsigned long most;
 
-	write_file(SYSFS "max_kb", "0");
-	most = fill_new(256);
-	expect(most == 1, "0: a folio of %lu pages", most);
-	write_file(SYSFS "max_kb", "32");
-	most = fill_new(256);
-	expect(most == 8, "32: a folio of %lu pages", most);
-	write_file(SYSFS "max_kb", "256");
-	most = fill_new(512);
-	expect(most == 64, "256: a folio of %lu pages", most);
+	for (unsigned int i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		unsigned long most;
+
+		write_file(SYSFS "max_kb", good[i].kb);
+		most = fill_new(512);
+		expect(most == good[i].most, "%s: a folio of %lu pages", good[i].kb, most);
+	}
 	for (unsigned int i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		expect(!try_write(SYSFS "max_kb", bad[i]), "max_kb takes \"%s\"", bad[i]);
 	expect(number_in(SYSFS "max_kb", "") == 256, "max_kb is %ld",
