@@ -10,6 +10,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -17,7 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAGE_BYTES	4096UL
 #define NSEC_PER_SEC	1000000000ULL
@@ -74,6 +77,25 @@ static inline void figure(const char *name, double value, const char *unit)
 static inline void figure_more(const char *name, double value, const char *unit)
 {
 	printf("figure+ %s %.6g %s\n", name, value, unit);
+}
+
+/* Minor faults of this process so far. */
+static inline uint64_t minor_faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (uint64_t)usage.ru_minflt;
+}
+
+/* Write @text to a file of the kernel's. */
+static inline void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		die("Cannot write '%s' to %s: %s.", text, path, strerror(errno));
+	close(fd);
 }
 
 /* A counter of /proc/vmstat; 0 if the kernel has none of that name. */

@@ -158,14 +158,6 @@ static void report_free(const char *when)
 
 /* --- Measuring --------------------------------------------------------------- */
 
-static uint64_t minor_faults(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (uint64_t)usage.ru_minflt;
-}
-
 static int by_size(const void *a, const void *b)
 {
 	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;

@@ -30,15 +30,6 @@
 #define CGROUP		"/sys/fs/cgroup/"
 #define OURS		CGROUP "anon-memory/"
 
-static void put(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-		die("Cannot write \"%s\" to %s: %s.", text, path, strerror(errno));
-	close(fd);
-}
-
 static void read_all(const char *path)
 {
 	static char buffer[1 << 20];
@@ -52,14 +43,6 @@ static void read_all(const char *path)
 	if (got < 0)
 		die("Cannot read %s: %s.", path, strerror(errno));
 	close(fd);
-}
-
-static uint64_t faults(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (uint64_t)usage.ru_minflt;
 }
 
 static char *map(size_t bytes)
@@ -104,7 +87,7 @@ static void alone(void (*what)(size_t bytes), size_t bytes)
 	if (pid < 0)
 		die("Cannot fork: %s.", strerror(errno));
 	if (!pid) {
-		put(OURS "cgroup.procs", "0");
+		write_file(OURS "cgroup.procs", "0");
 		what(bytes);
 		exit(0);
 	}
@@ -118,11 +101,11 @@ static void alone(void (*what)(size_t bytes), size_t bytes)
 static void give_back(size_t bytes)
 {
 	char *at = map(bytes);
-	uint64_t before = faults(), start = now_ns();
+	uint64_t before = minor_faults(), start = now_ns();
 
 	fill(at, bytes);
 	figure("warm_ns_per_page", (double)(now_ns() - start) / (double)(bytes / PAGE_BYTES), "ns");
-	figure("warm_faults", (double)(faults() - before), "faults");
+	figure("warm_faults", (double)(minor_faults() - before), "faults");
 	for (size_t i = 0; i < bytes; i += BLOCK * PAGE_BYTES)
 		if (madvise(at + i + PAGE_BYTES, (BLOCK - 1) * PAGE_BYTES, MADV_DONTNEED))
 			die("MADV_DONTNEED failed: %s.", strerror(errno));
@@ -144,11 +127,11 @@ static void rewrite(size_t bytes)
 		_exit(0);
 	if (waitpid(pid, &status, 0) != pid || status)
 		die("The child ended with %#x.", status);
-	before = faults();
+	before = minor_faults();
 	for (size_t i = 0; i < bytes; i += PAGE_BYTES)
 		if (i / PAGE_BYTES % BLOCK)
 			*(volatile uint64_t *)(at + i) = i;
-	figure("rewrite_faults", (double)(faults() - before), "faults");
+	figure("rewrite_faults", (double)(minor_faults() - before), "faults");
 	figure("rewritten_kb", in_use_kb(), "kB");
 }
 
@@ -195,7 +178,7 @@ int main(int argc, char **argv)
 	if (argc != 4 || strcmp(argv[1], "--megabytes"))
 		die("usage: anon-memory --megabytes N FILE");
 	bytes = parse_number("--megabytes", argv[2], 1, 4096) << 20;
-	put(CGROUP "cgroup.subtree_control", "+memory");
+	write_file(CGROUP "cgroup.subtree_control", "+memory");
 	read_all(argv[3]);
 	alone(give_back, bytes);
 	alone(rewrite, bytes);

@@ -87,14 +87,6 @@ static inline uint64_t anonymous_kb(void)
 	return strtoull(line + strlen("\nRssAnon:"), NULL, 10);
 }
 
-static uint64_t minor_faults(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return (uint64_t)usage.ru_minflt;
-}
-
 struct counts {
 	uint64_t faults, touch_ns, munmap_ns;
 	uint64_t anonymous_kb;		/* at most */

@@ -57,15 +57,6 @@
 static uint64_t pages = 4096;
 static int swap_fd;
 
-static void put(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-	if (fd < 0 || write(fd, text, strlen(text)) < 0)
-		die("Cannot write '%s' to %s: %s.", text, path, strerror(errno));
-	close(fd);
-}
-
 /* Who asks for large folios gets those of @kb; 0: none. */
 static void choose_folios(unsigned int kb, const char *file)
 {
@@ -74,7 +65,7 @@ static void choose_folios(unsigned int kb, const char *file)
 
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
 		snprintf(path, sizeof(path), THP "hugepages-%ukB/%s", sizes[i], file);
-		put(path, sizes[i] != kb ? "never" :
+		write_file(path, sizes[i] != kb ? "never" :
 			  strcmp(file, "enabled") ? "advise" : "madvise");
 	}
 }
@@ -436,7 +427,7 @@ static void clear_references(pid_t pid)
 	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/%d/clear_refs", pid);
-	put(path, "1");
+	write_file(path, "1");
 }
 
 #define CGROUP	"/sys/fs/cgroup/"
@@ -445,10 +436,10 @@ static void clear_references(pid_t pid)
 /* In a cgroup of its own it is this memory that is reclaimed, and not other. */
 static void enter_cgroup(void)
 {
-	put(CGROUP "cgroup.subtree_control", "+memory");
+	write_file(CGROUP "cgroup.subtree_control", "+memory");
 	if (mkdir(OURS, 0755) && errno != EEXIST)
 		die("Cannot make the cgroup %s: %s.", OURS, strerror(errno));
-	put(OURS "cgroup.procs", "0");
+	write_file(OURS "cgroup.procs", "0");
 }
 
 /*
