@@ -67,8 +67,9 @@ def test_what_is_rejected(tmp_path: Path) -> None:
     for path in (old, old / "ladder.json"):
         with pytest.raises(results.ResultError, match="the form quell.ladder/1 of another version"):
             results.load(path)
-    (old / "result.json").write_text(json.dumps(made()))
-    assert results.load(old) == made()
+    whole = made()
+    (old / "result.json").write_text(json.dumps(whole))
+    assert results.load(old) == whole
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
