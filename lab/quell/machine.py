@@ -513,12 +513,13 @@ def supervise(
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
     fail_on_oops: bool = True,
+    emulated: bool = True,
     cut: Callable[[], bool] | None = None,
 ) -> str:
     """Run QEMU until it ends by itself, or ``cut`` says to cut its power; the console's text.
 
     ``env`` is added to its environment. Raises GuestPanic with the oops when the console shows
-    one, GoneBreakpoint (with ``fail_on_oops=False``, too) where that may be QEMU's, GuestTimeout
+    one, GoneBreakpoint (with ``fail_on_oops=False``, too) where that may be the emulation's, GuestTimeout
     at a limit (each names the console log), GuestError when QEMU itself fails (QemuCrash if it
     crashed before the guest said anything). QEMU is gone when this returns or raises.
     """
@@ -553,7 +554,7 @@ def supervise(
                 raise _timeout("the command in the guest did not end", limits.run, console)
     text = _text(console)
     oops = find_oops(text)
-    int3 = any("Oops: int3" in line for line in oops[:3])
+    int3 = emulated and any("Oops: int3" in line for line in oops[:3])
     if oops and (fail_on_oops or int3):
         kind = GoneBreakpoint if int3 else GuestPanic
         raise kind(
@@ -668,6 +669,7 @@ def boot(
                     limits=Limits(boot_timeout or machine.boot_timeout, timeout),
                     qemu_log=rundir / "qemu.log",
                     fail_on_oops=fail_on_oops,
+                    emulated=machine.accel == "tcg",
                     cut=cut,
                     **options,
                 )

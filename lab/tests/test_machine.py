@@ -441,16 +441,23 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
     tries = guest.rundir / "tries"
     script = f"cd {guest.rundir}; echo x >> tries; cat sent > frames; "
 
-    def boot(dies: int, **options: Any) -> machine.GuestResult:
+    def boot(dies: int, accel: Any = "tcg", **options: Any) -> machine.GuestResult:
         tries.write_text("")
         line = f"{script} [ $(wc -l < tries) -gt {dies} ] || {{ echo part > stdout; cat oops > console.log; }}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", line])
             return machine.boot(
-                machine.Machine(accel="tcg"), Path("/k"), machine.Job(("x",)), guest.rundir,
+                machine.Machine(accel=accel), Path("/k"), machine.Job(("x",)), guest.rundir,
                 cache=guest.cache, timeout=5, fail_on_oops=fail_on_oops, **options,
             )  # fmt: skip
 
+    # On a processor it is an oops like any other.
+    if fail_on_oops:
+        with pytest.raises(machine.GuestPanic) as panic:
+            boot(dies=1, accel="kvm")
+        assert type(panic.value) is machine.GuestPanic
+    else:
+        assert boot(dies=1, accel="kvm").oops
     result = boot(dies=1)
     assert (result.exit_code, result.stdout, result.oops, tries.read_text()) == (0, "", (), "x\n" * 2)
     with pytest.raises(machine.GoneBreakpoint, match="Oops: int3"):
