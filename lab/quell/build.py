@@ -29,8 +29,8 @@ from quell import prereq, proc, toolchain, ui
 from quell import tree as quell_tree
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space, write_atomic
-from quell.sides import Side
-from quell.source import Source, get_source, user_tree
+from quell.sides import KERNELS as KERNELS_OF_SIDES, Side
+from quell.source import DEFAULT, VERSIONS, Source, get_source, user_tree
 
 # Raised when finished kernels of an older lab can no longer be used.
 _FORMAT = 1
@@ -81,6 +81,15 @@ _TREES: dict[str, Spec] = {}
 # NAME-ext4 is the kernel NAME without other file systems on disks. Both are made in one work
 # folder, so that adding the file systems compiles little but them.
 EXT4 = "-ext4"
+
+
+def _linux(version: str) -> str:
+    return Source(version, Path(), "").linux
+
+
+def _folder(name: str, linux: str) -> str:
+    """The work folder of the kernel ``name``."""
+    return name if linux == DEFAULT else f"{name}-{linux}"
 
 
 def _spec(name: str) -> Spec:
@@ -164,14 +173,15 @@ def build_kernels(
     return {name: _build(name, source, cache, kernel_part or quell_tree.kernel_dir()) for name in names}
 
 
-def build_kernel(which: str, source: Source, cache: Cache, *, ext4: bool = False) -> Kernel:
-    """The kernel of a side: "stock" or "quell" from ``source``, or that of a tree's folder as it is.
+def build_kernel(which: str, kernel: str, cache: Cache, *, ext4: bool = False) -> Kernel:
+    """The kernel of a side: one of sides.KERNELS, of ``--kernel``'s source if it names no version of Linux, or
 
-    With ``ext4`` the one that has no other file system on disks.
+    that of a tree's folder as it is. With ``ext4`` the one that has no other file system on disks.
     """
     end = EXT4 if ext4 else ""
-    if which in ("stock", "quell"):
-        return build_kernels(source, (which + end,), cache)[which + end]
+    if which in KERNELS_OF_SIDES:
+        name, _, linux = which.partition("-")
+        return build_kernels(get_source(cache, linux or kernel), (name + end,), cache)[name + end]
     own = user_tree(Path(which), cache, quell=True)
     base = "quell" if (own.tree / "mm/Kconfig.quell").exists() else "stock"
     name = f"tree-{hashlib.sha256(which.encode()).hexdigest()[:8]}"
@@ -180,15 +190,15 @@ def build_kernel(which: str, source: Source, cache: Cache, *, ext4: bool = False
 
 
 def for_sides(
-    tree: Path | None, cache: Cache, sides: Sequence[Side], *, ext4: bool = True
+    kernel: str, cache: Cache, sides: Sequence[Side], *, ext4: bool = True
 ) -> tuple[Source, dict[str, Kernel]]:
-    """The kernel source (Debian's or the user's ``tree``), and the kernel of each side by name.
+    """The source that ``--kernel`` asks for, and the kernel of each side by name.
 
     ``ext4``: no other file system on disks is needed.
     """
     prereq.ensure()
-    origin = get_source(cache, tree)
-    kernels = {one: build_kernel(one, origin, cache, ext4=ext4) for one in dict.fromkeys(s.kernel for s in sides)}
+    origin = get_source(cache, kernel)
+    kernels = {one: build_kernel(one, kernel, cache, ext4=ext4) for one in dict.fromkeys(s.kernel for s in sides)}
     return origin, {side.name: kernels[side.kernel] for side in sides}
 
 
@@ -220,13 +230,14 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
         source_key=record["source_key"],
         compiler=record["compiler"],
         key=key,
-        build_dir=Work(cache.work / name.removesuffix(EXT4)).obj,
+        build_dir=Work(cache.work / _folder(name.removesuffix(EXT4), _linux(record["source_version"]))).obj,
     )
 
 
-def fragments(name: str, kernel_part: Path) -> str:
-    """The configuration that is asked for the kernel ``name``."""
-    return "\n".join(fragment(one, kernel_part) for one in _spec(name).fragments)
+def fragments(name: str, kernel_part: Path, linux: str = DEFAULT) -> str:
+    """The configuration that is asked for the kernel ``name`` of a version of Linux."""
+    files = [*_spec(name).fragments, *([f"{linux}.config"] if linux != DEFAULT else [])]
+    return "\n".join(fragment(one, kernel_part) for one in files)
 
 
 def fragment(file: str, kernel_part: Path) -> str:
@@ -244,17 +255,17 @@ def compiler_version() -> str:
 
 
 def _key(name: str, source: Source, kernel_part: Path) -> str:
-    parts = [str(_FORMAT), name, source.key, fragments(name, kernel_part), compiler_version()]
+    parts = [str(_FORMAT), name, source.key, fragments(name, kernel_part, source.linux), compiler_version()]
     if _spec(name).quell:
-        parts.append(_quell_part(kernel_part).digest())
+        parts.append(_quell_part(kernel_part, source.linux).digest())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _quell_part(kernel_part: Path) -> quell_tree.KernelPart:
-    part = quell_tree.read_kernel_part(kernel_part)
+def _quell_part(kernel_part: Path, linux: str) -> quell_tree.KernelPart:
+    part = quell_tree.read_kernel_part(kernel_part, linux)
     if not part.hooks:
         raise QuellError(
-            f"no hooks found: {kernel_part / 'patches/series'} is missing or empty, "
+            f"no hooks found: {quell_tree.hooks_dir(kernel_part, linux) / 'series'} is missing or empty, "
             "so there is no Quell kernel to build"
         )
     return part
@@ -262,20 +273,21 @@ def _quell_part(kernel_part: Path) -> quell_tree.KernelPart:
 
 def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel:
     spec, base = _spec(name), name.removesuffix(EXT4)
+    folder = _folder(base, source.linux)
     check_host(cache)
     prereq.ensure(prereq.BUILD)
     key = _key(name, source, kernel_part)
     kernel = _load(cache, name, key)
     if kernel is not None:
         return kernel
-    with cache.lock(f"build-{base}"):
+    with cache.lock(f"build-{folder}"):
         kernel = _load(cache, name, key)  # another quell may just have built it
         if kernel is not None:
             return kernel
         work = prepare(base, source, cache, kernel_part, quell=spec.quell)
-        log = cache.logs / f"build-{base}.log"
+        log = cache.logs / f"build-{folder}.log"
         log.unlink(missing_ok=True)
-        config = configure(work.src, work.obj, fragments(name, kernel_part), base, cache, log)
+        config = configure(work.src, work.obj, fragments(name, kernel_part, source.linux), base, cache, log)
         steps = _make_image(base, source, work, cache, log)
         work.write_state(steps=steps)
         _keep(name, key, source, work, cache, config)
@@ -302,7 +314,7 @@ def prepare(
 
     ``quell``: whether Quell is applied.
     """
-    work = _work_folder(name, source, cache, _quell_part(kernel_part) if quell else None)
+    work = _work_folder(name, source, cache, _quell_part(kernel_part, source.linux) if quell else None)
     if work.marker.exists():
         ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
         shutil.rmtree(work.obj)
@@ -323,7 +335,7 @@ def source_tree(
 def _work_folder(
     name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
 ) -> Work:
-    work = Work(cache.work / name)
+    work = Work(cache.work / _folder(name, source.linux))
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
         require_space(cache.root, _BUILD_SPACE, f"building the {name} kernel")
@@ -602,13 +614,13 @@ def w1_warnings(
     cache = cache or Cache()
     kernel_part = kernel_part or quell_tree.kernel_dir()
     prereq.ensure(prereq.BUILD)
-    with cache.lock("build-debug"):
+    with cache.lock(f"build-{_folder('debug', source.linux)}"):
         work = prepare("debug", source, cache, kernel_part, quell=True)
         log = cache.logs / "w1.log"
         log.unlink(missing_ok=True)
-        asked = fragments("debug", kernel_part)
+        asked = fragments("debug", kernel_part, source.linux)
         configure(work.src, work.obj, asked, "debug", cache, log)
-        files = _quell_part(kernel_part).files
+        files = _quell_part(kernel_part, source.linux).files
         objects = own_objects(files)
         if not objects:
             return 0, []
@@ -641,6 +653,15 @@ _NOT_CHECKED = (
     ("include/linux/quell_mutants.h", "MACRO_ARG_REUSE"),
     ("include/linux/quell_mutants.h", "MACRO_ARG_UNUSED"),
     ("mm/quell_mutants.c", "COMPLEX_MACRO"),
+    # A table, with a macro that its users define; and what is for several versions of Linux.
+    ("include/linux/quell_events.h", "LONG_LINE_COMMENT"),
+    ("include/linux/quell_events.h", "LINUX_VERSION_CODE"),
+    ("include/linux/quell_events.h", "CONSTANT_COMPARISON"),
+    ("mm/quell_compat.h", "LINUX_VERSION_CODE"),
+    ("mm/quell_compat.h", "CONSTANT_COMPARISON"),
+    ("hooks/6.12/quell.patch", "MACRO_ARG_UNUSED"),
+    ("hooks/7.3/quell.patch", "MACRO_ARG_UNUSED"),
+    ("hooks/7.3/quell.patch", "BRACKET_SPACE"),
     # linux/pgtable.h includes it.
     ("include/linux/luf_debug.h", "INCLUDE_LINUX"),
     # Programs: no kernel macros there, and volatile is what keeps an access.
@@ -672,9 +693,11 @@ def checkpatch(source: Source, kernel_part: Path | None = None) -> tuple[int, li
         inside = str(path.relative_to(kernel_part / "files"))
         types = [type_ for start, type_ in _NOT_CHECKED if inside.startswith(start)]
         jobs.append((["--file", "--ignore", ",".join(types)], path))
-    types = [type_ for start, type_ in _NOT_CHECKED if not start] + list(_NOT_IN_PATCHES)
-    for name in quell_tree.series(kernel_part):
-        jobs.append((["--ignore", ",".join(types)], kernel_part / "patches" / name))
+    for linux in VERSIONS:
+        for name in quell_tree.series(kernel_part, linux):
+            types = [type_ for start, type_ in _NOT_CHECKED if start in ("", f"hooks/{linux}/{name}")]
+            path = quell_tree.hooks_dir(kernel_part, linux) / name
+            jobs.append((["--ignore", ",".join([*types, *_NOT_IN_PATCHES])], path))
     # It looks for its word lists beside itself.
     with (
         tempfile.TemporaryDirectory(prefix="quell-checkpatch-") as scratch,

@@ -54,10 +54,10 @@ def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, back
             failed = f"{', '.join(names)} could not be fetched"
             with atomic_dir(final) as temp:
                 if backports:
-                    with _backports(temp / "apt") as options:
+                    name = _codename()
+                    with lists(temp / "apt", [f"{name}-backports", name, f"{name}-updates"]) as options:
                         try:
-                            proc.run(["apt-get", *options, *_STRICT, "update", "-qq"], env=prereq.APT_ENV, timeout=300)
-                            _unpack(names, temp, options)
+                            _unpack(names, temp, (*options, "-o", f"APT::Default-Release={name}-backports"))
                         except QuellError as error:
                             raise UsageError(
                                 f"{failed}: {prereq.network_hint(error.detail)}", detail=error.detail
@@ -73,8 +73,12 @@ _STRICT = ("-o", "APT::Update::Error-Mode=any")
 
 
 @contextmanager
-def _backports(folder: Path) -> Iterator[tuple[str, ...]]:
-    """apt-get's options for lists in ``folder`` with the backports of this Debian, from its own mirror."""
+def lists(folder: Path, suites: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """apt-get's options for signed package lists of these ``suites`` of Debian, fetched into ``folder``.
+
+    From this system's own mirror; apt's own configuration and lists are not touched. UsageError where
+    there is no such mirror, or it cannot be reached.
+    """
     codename = _codename()
     listed = proc.run(
         ["apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"],
@@ -84,16 +88,22 @@ def _backports(folder: Path) -> Iterator[tuple[str, ...]]:
     if not codename or not mirrors or not Path(_KEYRING).exists():
         raise UsageError("this system's package sources are not those of a Debian release, which has backports")
     (folder / "lists/partial").mkdir(parents=True)
-    sources = folder / "backports.sources"
+    sources = folder / "quell.sources"
     sources.write_text(
-        f"Types: deb\nURIs: {mirrors[0]}\nSuites: {codename}-backports {codename} {codename}-updates\n"
-        f"Components: main\nSigned-By: {_KEYRING}\n"
+        f"Types: deb\nURIs: {mirrors[0]}\nSuites: {' '.join(suites)}\nComponents: main\nSigned-By: {_KEYRING}\n"
     )
-    yield (
+    options = (
         *prereq.APT_OPTIONS, "-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Etc::sourcelist={sources}",
         "-o", "Dir::Etc::sourceparts=-", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
-        "-o", "Debug::NoLocking=1", "-o", f"APT::Default-Release={codename}-backports",
+        "-o", "Debug::NoLocking=1",
     )  # fmt: skip
+    try:
+        proc.run(["apt-get", *options, *_STRICT, "update", "-qq"], env=prereq.APT_ENV, timeout=300)
+    except QuellError as error:
+        raise UsageError(
+            f"Debian's {' and '.join(suites)} cannot be read: {prereq.network_hint(error.detail)}", detail=error.detail
+        ) from error
+    yield options
     shutil.rmtree(folder)
 
 

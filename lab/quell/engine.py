@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from quell import build, counters, disks, judge, machine, presets, proc, published, qemu, results, stats, toolchain, ui
-from quell import user_command, workload
+from quell import build, counters, disks, judge, machine, presets, proc, published, qemu, results, source, stats
+from quell import toolchain, ui, user_command, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.sides import Side
@@ -37,7 +37,7 @@ class Request(presets.Preset):
 
     command: Sequence[str] | None = None
     accel: str = "auto"
-    tree: Path | None = None
+    kernel: str = source.DEFAULT
     timeout: float = 600
     data: Sequence[disks.Data] = ()
     attached: Sequence[disks.Disk] = ()
@@ -47,7 +47,8 @@ class Request(presets.Preset):
     def __post_init__(self) -> None:
         own = self.command is not None
         option = "--here" if self.here else "--data" if self.data else "--disk"
-        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic or self.tree
+        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic
+        guest = guest or self.kernel != source.DEFAULT
         for wrong, why in (
             (self.runs < 1, f"--runs should be 1 or more, not {self.runs}"),
             (not 0 < self.timeout < 1e9, f"--timeout should be more than 0 seconds, not {self.timeout:g}"),
@@ -59,7 +60,7 @@ class Request(presets.Preset):
             (self.here and self.accel != "auto", "--here has no guests: leave out --accel"),
             (self.keep_caches and not self.here, "--keep-caches is for --here: guests are fresh"),
             (self.here and guest, "--here measures on this machine as it is: no --data, --disk, --swap, --memory, "
-             "--cpus, --kernel-tree or --deterministic"),
+             "--cpus, --kernel or --deterministic"),
             (len(set(self.cpus)) < len(self.cpus), "--cpus names a number twice"),
         ):  # fmt: skip
             if wrong:
@@ -154,7 +155,7 @@ class Guests:
     def facts(self, request: Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
         """See ``Place``."""
         environment = results.environment(
-            source=next(iter(self.kernels.values())).source_version,
+            source=", ".join(dict.fromkeys(one.source_version for one in self.kernels.values())),
             accelerator={"name": self.accelerator.name, "reason": self.accelerator.reason},
             deterministic=self.deterministic, runs=request.runs,
             qemu=qemu.find(self.cache).version, compiler=toolchain.version("gcc"),
@@ -284,7 +285,7 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
     else:
         given = (item.data for item in items if item.data)
         ext4 = user_command.needs_only_ext4([*request.data, *given], request.attached)
-        origin, kernels = build.for_sides(request.tree, cache, request.sides, ext4=ext4)
+        origin, kernels = build.for_sides(request.kernel, cache, request.sides, ext4=ext4)
         accelerator = machine.Accelerator("tcg", "the instruction counter needs it")
         if not request.deterministic:
             accelerator = machine.choose_accelerator(request.accel, kernels[request.sides[0].name].image, cache)

@@ -11,14 +11,17 @@ from __future__ import annotations
 import re
 import tempfile
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import format_datetime
 from pathlib import Path
 
 from quell import proc, series, tree
 from quell.errors import QuellError, UsageError
 from quell.paths import repo_root, write_atomic
-from quell.source import GIT_ENV, git
+from quell.source import GIT_ENV, Source, git
 from quell.tree import Overlay, Reader
 
+COVER = "0000-cover-letter.patch"
 # Where the user has no name, git still wants one.
 NOBODY = ("Quell", "quell@localhost")
 _DATE = "2024-11-17T22:15:00Z"
@@ -70,14 +73,17 @@ def check_target(dest: Path) -> None:
 def patches(
     kernel: Path, pristine: Reader, version: str, who: Identity | None, when: str
 ) -> dict[str, str]:
-    """The files to write, by name: ``0001-....patch`` and so on, and ``quell-VERSION.patch``.
+    """The files to write, by name: ``0001-....patch`` and so on, ``quell-VERSION.patch``, and a cover
+
+    letter where ``hooks/VERSION/cover`` has its text.
 
     ``version`` is Linux's. QuellError when a hook does not apply, or series.toml
     does not fit.
     """
-    one = series.read(kernel)
+    linux = Source(version, kernel, "").linux
+    one = series.read(kernel, linux)
     if not one.commits:
-        raise QuellError("there is nothing to export: kernel/patches/series is missing or empty")
+        raise QuellError(f"there is nothing to export: kernel/hooks/{linux}/series is missing or empty")
     overlays = series.states(one, pristine)
     with tempfile.TemporaryDirectory(prefix="quell-export-") as name:
         repo, out = Path(name) / "repo", Path(name) / "out"
@@ -93,6 +99,10 @@ def patches(
             "--diff-algorithm=myers", "-U3", "--no-base", "-o", str(out), first,
         )  # fmt: skip
         written = {path.name: _text(path) for path in sorted(out.iterdir())}
+        text = tree.hooks_dir(kernel, linux) / "cover"
+        if text.exists():
+            stat = scratch.git("diff", "--no-renames", "--stat=78", first, "HEAD")
+            written = {COVER: _cover(_text(text), one, version, stat, who, when), **written}
         whole = Path(name) / "whole"
         scratch.git("diff", "--no-renames", "--full-index", "--diff-algorithm=myers", "-U3",
                     f"--output={whole}", first, "HEAD")  # fmt: skip
@@ -105,6 +115,18 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise QuellError(f"a hook touches a file that is not UTF-8: {error}") from error
+
+
+def _cover(text: str, one: series.Series, version: str, stat: str, who: Identity | None, when: str) -> str:
+    """The mail before the series: its subject is the first line of ``text``."""
+    subject, _, body = text.partition("\n")
+    name, email = (who.name, who.email) if who else NOBODY
+    date = format_datetime(datetime.fromisoformat(when))
+    lines = [f"{number:4}. {commit.subject}" for number, commit in enumerate(one.commits, 1)]
+    return "\n".join([
+        f"From: {name} <{email}>", f"Date: {date}", f"Subject: [PATCH 00/{len(one.commits)}] {subject}", "",
+        body.strip(), "", f"The series is against Linux {version}:", "", *lines, "", stat.rstrip(), "",
+    ])  # fmt: skip
 
 
 def _roll_up(one: series.Series, version: str) -> str:
@@ -161,8 +183,8 @@ def write(dest: Path, files: dict[str, str]) -> None:
 
 
 def numbered(files: dict[str, str]) -> list[str]:
-    """The patches of the series in order, without the roll-up."""
-    return sorted(name for name in files if re.match(r"\d{4}-", name))
+    """The patches of the series in order, without the cover letter and the roll-up."""
+    return sorted(name for name in files if re.match(r"\d{4}-", name) and name != COVER)
 
 
 def am(repo: Path, mails: list[Path]) -> None:

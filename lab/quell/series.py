@@ -16,9 +16,12 @@ from pathlib import Path
 
 from quell import tree
 from quell.errors import QuellError
+from quell.source import DEFAULT
 from quell.tree import FileData, Hook, KernelPart, Overlay, Reader
 
 TABLE = "series.toml"
+# Tests in user space are commits of their own.
+_TESTS = "tools/testing/"
 _KCONFIG = "mm/Kconfig.quell"
 _ENTRY = re.compile(r"^(?:menu)?config (\w+)", re.M)
 
@@ -61,9 +64,9 @@ def options_in(kconfig: str) -> list[str]:
     return _ENTRY.findall(kconfig)
 
 
-def read(kernel: Path) -> Series:
-    """Read ``kernel/``. QuellError naming what series.toml and the rest do not agree about."""
-    part = tree.read_kernel_part(kernel)
+def read(kernel: Path, linux: str = DEFAULT) -> Series:
+    """Read ``kernel/`` for a version of Linux. QuellError naming what series.toml and the rest do not agree about."""
+    part = tree.read_kernel_part(kernel, linux)
     try:
         table = tomllib.loads((kernel / TABLE).read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -73,12 +76,18 @@ def read(kernel: Path) -> Series:
     for hook in part.hooks:
         entry = table.pop(hook.name.removesuffix(".patch"), None)
         if not isinstance(entry, dict):
-            raise QuellError(f"kernel/{TABLE} says nothing of kernel/patches/{hook.name}")
+            raise QuellError(f"kernel/{TABLE} says nothing of kernel/hooks/{linux}/{hook.name}")
         files = _names(entry.pop("files", []), hook.name)
         options = _names(entry.pop("options", []), hook.name)
         if entry:
             raise QuellError(f"kernel/{TABLE}: {hook.name} has the unknown field {sorted(entry)[0]}")
-        commits.append(Commit(hook, files, options))
+        tests = tuple(path for path in files if path.startswith(_TESTS))
+        commits.append(Commit(hook, tuple(path for path in files if path not in tests), options))
+        if tests:
+            what = hook.name.removesuffix(".patch")
+            names = "".join(f"  {path.rsplit('/', 1)[-1]}\n" for path in tests)
+            header = f"selftests/quell: tests of {what}\n\nFor user space, of the patch before this one:\n\n{names}"
+            commits.append(Commit(Hook(f"{what}_tests.patch", header, {}), tests, ()))
     if table:
         raise QuellError(f"kernel/{TABLE} names the patch {sorted(table)[0]}, which is not in the series")
     _once("file", [path for commit in commits for path in commit.files], part.files, "kernel/files")
@@ -140,19 +149,30 @@ def states(series: Series, pristine: Reader) -> list[Overlay]:
             now[path] = after[path][seen[path]]
         for path in commit.files:
             now[path] = series.part.files[path]
-        later = {name for after_it in series.commits[number + 1 :] for name in after_it.options}
+        after_it = series.commits[number + 1 :]
+        options = {name for one in after_it for name in one.options}
+        names = {path.rsplit("/", 1)[-1] for one in after_it for path in one.files}
         for path in series.shared & now.keys():
-            now[path] = _earlier(path, series.part.files[path], later)
+            now[path] = _earlier(path, series.part.files[path], options, names)
         result.append(now)
     if result and result[-1] != final:
         raise QuellError("internal error: the commits do not add up to what Quell is")
     return result
 
 
-def _earlier(path: str, data: FileData, later: set[str]) -> FileData:
+def _earlier(path: str, data: FileData, options: set[str], files: set[str]) -> FileData:
+    """A shared file without what belongs to these later ``options`` and ``files``."""
     text = data.content.decode()
-    cut = without_entries(text, later) if "Kconfig" in path else without_blocks(text, later)
-    return FileData(cut.encode(), data.executable)
+    if "Kconfig" in path:
+        text = without_entries(text, options)
+    else:
+        text = without_blocks(text, options)
+        later = re.compile(r'\$\(CONFIG_(\w+)\)|#include ["<](?:.*/)?([^/">]+)[">]')
+        text = "".join(
+            line for line in text.splitlines(keepends=True)
+            if not ((match := later.search(line)) and (match[1] in options or match[2] in files))
+        )  # fmt: skip
+    return FileData(text.encode(), data.executable)
 
 
 def without_entries(text: str, options: set[str]) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 
 from quell import mechanisms
 from quell.errors import UsageError
+from quell.source import VERSIONS
 
-# The kernels that the lab builds by itself; anything else is the folder of a Linux tree.
-KERNELS = ("stock", "quell")
+# The kernels that the lab builds by itself, of --kernel's Linux or of the one that is named; anything
+# else is the folder of a Linux tree.
+KERNELS = ("stock", "quell", *(f"{name}-{linux}" for linux in VERSIONS for name in ("stock", "quell")))
 FORM = "NAME=KERNEL[,PARAMETER...]"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
 _PARAMETER = re.compile(r"[A-Za-z_][\w.-]*(=\S*)?|/(sys|proc)/[\w./-]+=\S*")
@@ -21,7 +23,7 @@ _PARAMETER = re.compile(r"[A-Za-z_][\w.-]*(=\S*)?|/(sys|proc)/[\w./-]+=\S*")
 
 @dataclass(frozen=True)
 class Side:
-    """The kernel ("stock", "quell" or a tree's folder), boot parameters, and settings (/FILE=VALUE)."""
+    """The kernel (one of KERNELS or a tree's folder), boot parameters, and settings (/FILE=VALUE)."""
 
     name: str
     kernel: str
@@ -78,7 +80,7 @@ def parse(text: str) -> Side:
             raise UsageError(f"side {name}: '{parameter}' is neither a kernel parameter nor a setting such as /sys/kernel/mm/lru_gen/enabled=0")
     if kernel not in KERNELS:
         if not Path(kernel).is_dir():
-            raise UsageError(f"side {name}: there is no kernel '{kernel}': write stock, quell or a Linux tree's folder")
+            raise UsageError(f"side {name}: there is no kernel '{kernel}': write {', '.join(KERNELS)} or a Linux tree's folder")
         kernel = str(Path(kernel).absolute())
     side = Side(name, kernel, tuple(parameters))
     switches(side)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the kernel source comes from: Debian's package, or a 6.12 tree of the user's own.
+"""Where the kernel source comes from: Debian's package, or a tree of the user's own.
 
 Both end up in the cache, pristine, keyed by content; nothing here is ever
 written to again, and the user's own tree never is.
@@ -14,17 +14,21 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import prereq, proc, ui
+from quell import debian, prereq, proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space
 
-PACKAGE = "linux-source-6.12"
-SERIES = (6, 12)
+# The versions of Linux that kernel/hooks has hooks for; what --kernel takes beside a folder.
+VERSIONS = ("6.12", "7.3")
+DEFAULT = VERSIONS[0]
+# Where Debian has those that the host's own package lists lack.
+_SUITES = {"7.3": "trixie-backports"}
+OPTION_HELP = f"the Linux that is meant: {', '.join(VERSIONS)}, or the folder of such a tree ({DEFAULT})"
 # Bytes: package 0.2, source 1.7, two build trees 1 each, compiler cache 2, disk
 # images and kernels 2, and what `quell tree` and the checks take.
 NEEDED_SPACE = 12_000_000_000
@@ -42,6 +46,11 @@ class Source:
     version: str
     tree: Path
     key: str
+
+    @property
+    def linux(self) -> str:
+        """The one of VERSIONS that it is of."""
+        return ".".join(re.findall(r"\d+", self.version)[:2])
 
 
 def kernel_version(tree: Path) -> str:
@@ -63,23 +72,26 @@ def kernel_version(tree: Path) -> str:
 
 
 def check_version(tree: Path) -> str:
-    """The version of a tree, UsageError unless it is of the series that Quell's hooks are for."""
+    """The version of a tree, UsageError unless Quell has hooks for it."""
     version = kernel_version(tree)
-    wanted = f"{SERIES[0]}.{SERIES[1]}"
-    if not re.match(rf"{re.escape(wanted)}(?!\d)", version):
-        raise UsageError(f"{tree} is Linux {version}, but Quell is for Linux {wanted}")
+    if not any(re.match(rf"{re.escape(one)}(?!\d)", version) for one in VERSIONS):
+        raise UsageError(f"{tree} is Linux {version}, but Quell is for Linux {' and '.join(VERSIONS)}")
     return version
 
 
-def get_source(cache: Cache, kernel_tree: Path | None) -> Source:
-    """The source asked for: ``--kernel-tree``'s, or Debian's."""
-    return debian_source(cache) if kernel_tree is None else user_tree(kernel_tree, cache)
+def get_source(cache: Cache, kernel: str = DEFAULT) -> Source:
+    """The source that ``--kernel`` asks for: Debian's of that version, or a tree's."""
+    if kernel in VERSIONS:
+        return debian_source(cache, kernel)
+    if not Path(kernel).is_dir():
+        raise UsageError(f"--kernel should be {', '.join(VERSIONS)} or the folder of a Linux tree, not '{kernel}'")
+    return user_tree(Path(kernel), cache)
 
 
-def present_source(cache: Cache) -> Source | None:
-    """Debian's source if it is in the cache already, the newest one."""
+def present_source(cache: Cache, linux: str = DEFAULT) -> Source | None:
+    """Debian's source of this version if it is in the cache already, the newest one."""
     records = sorted(
-        cache.root.glob("source/debian-*/source.json"), key=lambda path: path.stat().st_mtime
+        cache.root.glob(f"source/debian-{linux}*/source.json"), key=lambda path: path.stat().st_mtime
     )
     return _load(records[-1].parent) if records else None
 
@@ -95,19 +107,20 @@ def _store(folder: Path, origin: str) -> None:
     (folder / "source.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def debian_source(cache: Cache) -> Source:
-    """Debian's ``linux-source-6.12``, fetched with ``apt-get download`` on first use.
+def debian_source(cache: Cache, linux: str = DEFAULT) -> Source:
+    """Debian's ``linux-source-VERSION``, fetched with ``apt-get download`` on first use.
 
     A package put into the cache's downloads folder is taken as it is. Raises
     UsageError when there is no network, no disk space, no apt-get or no such package.
     """
     with cache.lock("source"):
-        source = present_source(cache)
+        source = present_source(cache, linux)
         if source is not None:
             return source
         require_space(cache.root, NEEDED_SPACE, "building and comparing the kernels")
         prereq.ensure([item for item in prereq.BUILD if item.need == "xz"])
-        package = _downloaded(cache) or _download(cache)
+        name = f"linux-source-{linux}"
+        package = _downloaded(cache, name) or _download(cache, name, linux)
         with package.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         deb_version = proc.run(["dpkg-deb", "-f", package, "Version"]).stdout.strip()
@@ -116,61 +129,67 @@ def debian_source(cache: Cache) -> Source:
         final = cache.source / f"debian-{safe}-{digest[:12]}"
         with atomic_dir(final) as temp:
             _extract(package, temp)
-            _store(temp, f"{PACKAGE} {deb_version}")
+            _store(temp, f"{name} {deb_version}")
         return _load(final)
 
 
-def _downloaded(cache: Cache) -> Path | None:
-    packages = sorted(
-        cache.downloads.glob(f"{PACKAGE}_*.deb"), key=lambda path: path.stat().st_mtime
-    )
+def _downloaded(cache: Cache, name: str) -> Path | None:
+    packages = sorted(cache.downloads.glob(f"{name}_*.deb"), key=lambda path: path.stat().st_mtime)
     return packages[-1] if packages else None
 
 
-def _download(cache: Cache) -> Path:
+def _download(cache: Cache, name: str, linux: str) -> Path:
+    own = f"give a {linux} tree of your own: --kernel DIR"
     if prereq.apt_get() is None:
-        raise UsageError(
-            f"there is no apt-get here to fetch Debian's {PACKAGE} with; "
-            "give a 6.12 tree of your own: --kernel-tree DIR"
-        )
+        raise UsageError(f"there is no apt-get here to fetch Debian's {name} with; {own}")
+    suite = _SUITES.get(linux)
     try:
-        return _apt_download(cache)
-    except QuellError:
-        # Package lists that are missing or older than the archive.
-        update_error = prereq.apt_update()
-    try:
-        return _apt_download(cache)
+        if suite is None:
+            return _with_fresh_lists(lambda: _apt_download(cache, name, prereq.APT_OPTIONS))
+        with (
+            tempfile.TemporaryDirectory(prefix="apt-", dir=cache.folder("run")) as temp,
+            debian.lists(Path(temp) / "apt", [suite]) as options,
+        ):
+            return _apt_download(cache, name, options)
+    except UsageError:
+        raise
     except QuellError as error:
-        if update_error is not None:
-            raise update_error from error
-        if "unable to locate package" in error.detail.lower():
+        if "unable to locate package" not in error.detail.lower():
             raise UsageError(
-                f"the package lists here have no {PACKAGE} (it is in Debian 12's security "
-                "archive); add that, or give a 6.12 tree of your own: --kernel-tree DIR"
+                f"{name} could not be fetched: {prereq.network_hint(error.detail)}", detail=error.detail
             ) from error
+        if suite is not None:
+            raise UsageError(f"Debian's {suite} has no {name} any more; {own}") from error
         raise UsageError(
-            f"{PACKAGE} could not be fetched: {prereq.network_hint(error.detail)}",
-            detail=error.detail,
+            f"the package lists here have no {name} (Debian 12 has it in its security archive); add that, or {own}"
         ) from error
 
 
-def _apt_download(cache: Cache) -> Path:
-    apt = ["apt-get", *prereq.APT_OPTIONS, "-q"]
-    uris = proc.run(
-        [*apt, "--print-uris", "download", PACKAGE], env=prereq.APT_ENV, timeout=60
-    ).stdout
+def _with_fresh_lists(fetch: Callable[[], Path]) -> Path:
+    """``fetch``, once more with new package lists if it fails: those here may be missing or old."""
+    try:
+        return fetch()
+    except QuellError:
+        update_error = prereq.apt_update()
+    try:
+        return fetch()
+    except QuellError as error:
+        raise (update_error or error) from error
+
+
+def _apt_download(cache: Cache, name: str, options: Sequence[str]) -> Path:
+    apt = ["apt-get", *options, "-q"]
+    uris = proc.run([*apt, "--print-uris", "download", name], env=prereq.APT_ENV, timeout=60).stdout
     size = re.search(r"^'[^']*' \S+ (\d+)", uris, re.M)
     with atomic_dir(cache.downloads / "fetch") as temp:
         with (
-            ui.progress(
-                f"fetching Debian's {PACKAGE}", int(size.group(1)) if size else None
-            ) as bar,
+            ui.progress(f"fetching Debian's {name}", int(size.group(1)) if size else None) as bar,
             _ticker(lambda: bar.update(completed=_bytes_in(temp))),
         ):
-            proc.run([*apt, "download", PACKAGE], cwd=temp, env=prereq.APT_ENV, timeout=3600)
+            proc.run([*apt, "download", name], cwd=temp, env=prereq.APT_ENV, timeout=3600)
         packages = list(temp.glob("*.deb"))
         if not packages:
-            raise QuellError(f"apt-get fetched no {PACKAGE}")
+            raise QuellError(f"apt-get fetched no {name}")
         package = cache.downloads / packages[0].name
         packages[0].rename(package)
     shutil.rmtree(cache.downloads / "fetch", ignore_errors=True)
@@ -253,7 +272,7 @@ def git(*args: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def plain_tree(tree: Path, *, quell: bool = False) -> tuple[Path, str]:
-    """The user's own 6.12 tree as it is: its real path and version; nothing is copied.
+    """The user's own tree as it is: its real path and version; nothing is copied.
 
     UsageError when it is no kernel tree, of another version, or has Quell in it, unless ``quell``.
     """
@@ -272,7 +291,7 @@ def plain_tree(tree: Path, *, quell: bool = False) -> tuple[Path, str]:
 
 
 def user_tree(tree: Path, cache: Cache, *, quell: bool = False) -> Source:
-    """A copy in the cache of the user's own 6.12 tree, which is only read.
+    """A copy in the cache of the user's own tree, which is only read.
 
     In a git checkout that is what git knows and does not ignore, else
     everything the tree's own ``.gitignore`` files do not call build products.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Quell's kernel part put onto a source tree, and taken back from one.
 
-``kernel/files`` holds new files at their paths; ``kernel/patches`` a quilt
-series of hooks into Linux's own files. A *hook* is one patch: a header of
+``kernel/files`` holds new files at their paths, for all versions of Linux;
+``kernel/hooks/VERSION`` a quilt series of hooks into Linux's own files. A *hook* is one patch: a header of
 prose, then one *section* per Linux file. Several hooks may touch a file; the
 last of them is the one that a new edit goes to.
 
@@ -25,7 +25,7 @@ from quell import proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import atomic_dir, repo_root, require_space, write_atomic
 from quell.placement import Placed, place, report
-from quell.source import GIT_ENV, Source, git
+from quell.source import DEFAULT, GIT_ENV, VERSIONS, Source, check_version, git
 
 # A git tree of ours is known by this file in its .git: the source's key, and
 # hashes of the kernel part and of the overlay as last written.
@@ -67,10 +67,11 @@ class Hook:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """What ``kernel/`` says: new files by path, and hooks in order."""
+    """What ``kernel/`` says for the version ``linux``: new files by path, and hooks in order."""
 
     files: Mapping[str, FileData]
     hooks: Sequence[Hook]
+    linux: str = DEFAULT
 
     def digest(self) -> str:
         """A hash of all of it."""
@@ -87,6 +88,11 @@ class KernelPart:
 def kernel_dir() -> Path:
     """The ``kernel`` folder of this repository."""
     return repo_root() / "kernel"
+
+
+def linux_of(tree: Path) -> str:
+    """The version of Linux, as in source.VERSIONS, that a tree is of; UsageError for another."""
+    return Source(check_version(tree), tree, "").linux
 
 
 def _digest(overlay: Overlay) -> str:
@@ -109,24 +115,29 @@ def read_file(root: Path, path: str) -> FileData | None:
     return FileData(full.read_bytes(), os.access(full, os.X_OK))
 
 
-def series(kernel: Path) -> list[str]:
-    """The names in ``patches/series``, in order."""
+def hooks_dir(kernel: Path, linux: str) -> Path:
+    """The folder of the hooks for a version of Linux."""
+    return kernel / "hooks" / linux
+
+
+def series(kernel: Path, linux: str = DEFAULT) -> list[str]:
+    """The names in ``hooks/VERSION/series``, in order."""
     try:
-        lines = (kernel / "patches/series").read_text().splitlines()
+        lines = (hooks_dir(kernel, linux) / "series").read_text().splitlines()
     except FileNotFoundError:
         return []
     names = [line.split("#")[0].strip() for line in lines]
     return [name for name in names if name]
 
 
-def read_kernel_part(kernel: Path) -> KernelPart:
-    """Read ``kernel/``. QuellError for a patch that is missing or malformed."""
+def read_kernel_part(kernel: Path, linux: str = DEFAULT) -> KernelPart:
+    """Read ``kernel/`` for a version of Linux. QuellError for a patch that is missing or malformed."""
     hooks = []
-    for name in series(kernel):
+    for name in series(kernel, linux):
         try:
-            text = (kernel / "patches" / name).read_text()
+            text = (hooks_dir(kernel, linux) / name).read_text()
         except FileNotFoundError:
-            raise QuellError(f"kernel/patches/series names {name}, which is missing") from None
+            raise QuellError(f"kernel/hooks/{linux}/series names {name}, which is missing") from None
         hooks.append(parse_hook(name, text))
     root = kernel / "files"
     files: dict[str, FileData] = {}
@@ -135,7 +146,7 @@ def read_kernel_part(kernel: Path) -> KernelPart:
         data = read_file(root, path)
         if data is not None:
             files[path] = data
-    return KernelPart(files, hooks)
+    return KernelPart(files, hooks, linux)
 
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -260,7 +271,7 @@ def states(part: KernelPart, pristine: Reader) -> dict[str, list[FileData | None
             ui.warn(
                 f"hook {entry.hook} landed in {entry.path}, line {entry.at}, near "
                 f"{entry.function or 'the head'} and not {entry.hunk.function or 'the head'}: "
-                "look whether it belongs there (./quell tree --kernel-tree DIR shows it)"
+                "look whether it belongs there (./quell tree --kernel DIR shows it)"
             )
     return result
 
@@ -291,7 +302,8 @@ def apply_quell(tree: Path, kernel: Path | None = None) -> list[str]:
     QuellError naming the hook and the Linux file when a hook does not apply;
     the tree is then as it was.
     """
-    result = overlay(read_kernel_part(kernel or kernel_dir()), lambda path: read_file(tree, path))
+    linux = linux_of(tree)
+    result = overlay(read_kernel_part(kernel or kernel_dir(), linux), lambda path: read_file(tree, path))
     for path, data in result.items():
         _write(tree, path, data)
     return sorted(result)
@@ -378,7 +390,7 @@ def make_git_tree(
     does not have is refused unless ``force`` (UsageError); a folder that
     is no such tree always is.
     """
-    part = read_kernel_part(kernel or kernel_dir())
+    part = read_kernel_part(kernel or kernel_dir(), source.linux)
     if dest.exists() and not (dest.is_dir() and not any(dest.iterdir())):
         tree = _git_tree(dest)
         record = tree.record()
@@ -472,7 +484,7 @@ def refresh(
     """
     kernel = kernel or kernel_dir()
     tree = _git_tree(dest)
-    part = read_kernel_part(kernel)
+    part = read_kernel_part(kernel, linux_of(dest))
     record = tree.record()
     if record["kernel"] != part.digest() and not force:
         raise UsageError(
@@ -543,7 +555,7 @@ def _refreshed(
                 before = after[path][-1] if path in after else tree.pristine(path)
                 sections.append((path, before, now[path]))
         result.append(replace(hook, sections=_sections(sections)))
-    return KernelPart(files, [hook for hook in result if hook.sections])
+    return KernelPart(files, [hook for hook in result if hook.sections], part.linux)
 
 
 def _stub(patch: str) -> str:
@@ -601,12 +613,12 @@ def _save(kernel: Path, old: KernelPart, new: KernelPart) -> list[str]:
         _prune((kernel / "files" / path).parent, kernel / "files")
         done.append(f"removed kernel/files/{path}")
 
-    patches = kernel / "patches"
+    patches, where = hooks_dir(kernel, new.linux), f"kernel/hooks/{new.linux}"
     kept = {hook.name for hook in new.hooks}
     for hook in new.hooks:
         full = patches / hook.name
         if not full.exists() or full.read_text() != hook.text():
-            done.append(f"{'wrote' if full.exists() else 'added'} kernel/patches/{hook.name}")
+            done.append(f"{'wrote' if full.exists() else 'added'} {where}/{hook.name}")
             write_atomic(full, hook.text())
     lines = (patches / "series").read_text().splitlines() if (patches / "series").exists() else []
     lines = [line for line in lines if (name := line.split("#")[0].strip()) in kept or not name]
@@ -616,11 +628,11 @@ def _save(kernel: Path, old: KernelPart, new: KernelPart) -> list[str]:
         text = "".join(f"{line}\n" for line in lines)
         if not (patches / "series").exists() or (patches / "series").read_text() != text:
             write_atomic(patches / "series", text)
-            done.append("wrote kernel/patches/series")
+            done.append(f"wrote {where}/series")
     for hook in old.hooks:
         if hook.name not in kept:
             (patches / hook.name).unlink(missing_ok=True)
-            done.append(f"removed kernel/patches/{hook.name}, which changes nothing any more")
+            done.append(f"removed {where}/{hook.name}, which changes nothing any more")
     return done
 
 
@@ -630,7 +642,7 @@ def _prune(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
-def default_tree() -> Path:
-    """Where ``./quell tree`` puts the tree when not told."""
-    return repo_root() / "linux"
+def default_tree(kernel: str = DEFAULT) -> Path:
+    """Where ``./quell tree`` puts the tree of ``--kernel`` when not told."""
+    return repo_root() / (f"linux-{kernel}" if kernel in VERSIONS and kernel != DEFAULT else "linux")
 

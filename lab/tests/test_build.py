@@ -99,7 +99,7 @@ def test_only_changed_files_are_rewritten(
     old = {name: (src / name).stat().st_mtime_ns for name in ("mm/rmap.c", "mm/luf.c", "mm/vmscan.c")}
     time.sleep(0.01)
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
-    (kernel / "patches/series").write_text("second.patch\n")
+    (kernel / "hooks/6.12/series").write_text("second.patch\n")
     second = build.build_kernels(source, ["quell"], cache, kernel)["quell"]
     assert second.key != first.key and first.image.exists()
     assert (src / "mm/luf.c").read_text() == "/* newer */\n"
@@ -201,7 +201,7 @@ def test_configuration_error_names_the_options(
 
 def test_no_hooks(source: Source, kernel: Path, cache: Cache, make: Make) -> None:
     make(GOOD)
-    (kernel / "patches/series").write_text("# none yet\n")
+    (kernel / "hooks/6.12/series").write_text("# none yet\n")
     build.build_kernels(source, ["stock"], cache, kernel)
     with pytest.raises(QuellError, match="no hooks found"):
         build.build_kernels(source, ["quell"], cache, kernel)
@@ -255,3 +255,15 @@ def test_checkpatch(source: Source, kernel: Path, cache: Cache) -> None:
 def test_progress_counts_steps() -> None:
     lines = ["  CC      mm/x.o", "  HOSTCC  a", "  LD      v", "  AR      b", "  GEN     c", "CC x"]
     assert [bool(build._STEP.match(line)) for line in lines] == [True] * 4 + [False] * 2
+
+
+def test_another_version_has_its_own_hooks_options_and_folder(
+    source: Source, kernel: Path, cache: Cache, make: Make
+) -> None:
+    newer = Source("7.3.4", source.tree, "fake-7.3")
+    (kernel / "configs/7.3.config").write_text("CONFIG_SMP=n\nCONFIG_NEW=y\n")
+    with pytest.raises(QuellError, match=r"no hooks found: .*hooks/7\.3/series"):
+        build.build_kernels(newer, ("quell",), cache, kernel)
+    assert build.fragments("quell", kernel, "7.3").endswith("CONFIG_SMP=n\nCONFIG_NEW=y\n")
+    assert "CONFIG_NEW" not in build.fragments("quell", kernel)
+    assert build._folder("quell", newer.linux) == "quell-7.3" and build._folder("quell", source.linux) == "quell"

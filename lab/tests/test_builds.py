@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import configurations, hooks, prereq, proc, source as source_module, tree
+from quell import configurations, prereq, source as source_module, tree
 from quell.checks import CheckResult, builds
 from quell.commands import test as test_command
 from quell.configurations import CONFIGURATIONS, MECHANISMS, Configuration
@@ -79,7 +79,6 @@ def run(
             Configuration("off", "lab", {"QUELL": "n"}, link=True),
         ),
     )
-    (kernel / "hooks.toml").write_text("")
     (source.tree / "mm/Makefile").write_text("")
     (source.tree / "mm/LIST").write_text("rmap.o\nluf.o\nvmscan.o\n")
     return lambda *names: builds.run(cache, names)
@@ -295,21 +294,6 @@ def test_record_is_readable(run: Run, cache: Cache) -> None:
     run("off")
     record = json.loads((cache.folder("checks") / "builds/off.json").read_text())
     assert record["value"]["linked"] is True and record["value"]["objects"] == 2
-
-
-def test_calls(tmp_path: Path) -> None:
-    text = """
-        void called(void); void other(void);
-        void twice(void) { called(); called(); }
-        void none(void) { other(); }
-    """
-    (tmp_path / "a.c").write_text(text)
-    proc.run(["gcc", "-O2", "-fno-optimize-sibling-calls", "-c", "-o", tmp_path / "a.o", tmp_path / "a.c"])
-    twice, none = hooks.Call("a.o", "twice", "called"), hooks.Call("a.o", "none", "called")
-    assert builds.lost_calls(tmp_path, [twice, twice]) == []
-    assert builds.lost_calls(tmp_path, [none, *[twice] * 3]) == [
-        "a.o: none() calls called() 0 times, not 1", "a.o: twice() calls called() 2 times, not 3",
-    ]  # fmt: skip
 
 
 def test_what_configurations_are_skipped_without_is_installed() -> None:

@@ -93,7 +93,7 @@ def test_wrong_kernel_tree(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = write_tree(tmp_path / "tree", "6.6.30")
-    assert cli.main([command, "--kernel-tree", str(tree)]) == 2
+    assert cli.main([command, "--kernel", str(tree)]) == 2
     assert capsys.readouterr().err.startswith(f"quell: {tree} is Linux 6.6.30, but Quell is for")
 
 

@@ -113,15 +113,22 @@ def test_each_kernel_is_built_once(
         return {name: name for name in names}
 
     monkeypatch.setattr(prereq, "ensure", lambda *a: None)
-    monkeypatch.setattr("quell.source.debian_source", lambda _cache: source)
+    asked: list[str] = []
+    monkeypatch.setattr("quell.source.debian_source", lambda _cache, linux: asked.append(linux) or source)
     monkeypatch.setattr(build, "build_kernels", built)
     three = sides.parse_all(["a=quell", "b=quell,quell=off", f"c={source.tree}"])
-    _, kernels = build.for_sides(None, Cache(tmp_path), three)
+    _, kernels = build.for_sides("6.12", Cache(tmp_path), three)
+    assert set(asked) == {"6.12"}
     assert made[0] == "quell-ext4" and made[1].startswith("tree-") and len(made) == 2
     assert list(kernels.values()) == ["quell-ext4", "quell-ext4", made[1]]
     assert build._spec(made[1]) == build.Spec(("lab.config",), False)
-    _, kernels = build.for_sides(None, Cache(tmp_path), SIDES, ext4=False)
-    assert list(kernels.values()) == ["stock", "quell"]
+    asked.clear()
+    _, kernels = build.for_sides("7.3", Cache(tmp_path), SIDES, ext4=False)
+    assert list(kernels.values()) == ["stock", "quell"] and set(asked) == {"7.3"}
+    asked.clear()
+    both = sides.parse_all(["old=stock", "new=quell-7.3"])
+    _, kernels = build.for_sides("6.12", Cache(tmp_path), both, ext4=False)
+    assert list(kernels.values()) == ["stock", "quell"] and asked == ["6.12", "6.12", "7.3"]
     assert build._spec("stock") == build.Spec(("lab.config", "filesystems.config"), False)
 
 

@@ -55,9 +55,9 @@ tail
 
 
 def _plain_message(kernel: Path) -> None:
-    file = kernel / "patches/first.patch"
+    file = kernel / "hooks/6.12/first.patch"
     file.write_text(file.read_text().replace("--- not a file\n", ""))
-    file = kernel / "patches/second.patch"
+    file = kernel / "hooks/6.12/second.patch"
     file.write_text(file.read_text().replace("\n\n", "\n\nBecause.\n\n", 1))
 
 
@@ -176,7 +176,7 @@ def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
     ("table", "message"),
     [
         ("[first]\n[second]\n", "does not say which patch brings the file mm/luf.c"),
-        ('[first]\nfiles = ["mm/luf.c"]\n', "says nothing of kernel/patches/second.patch"),
+        ('[first]\nfiles = ["mm/luf.c"]\n', "says nothing of kernel/hooks/6.12/second.patch"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\nfiles = ["mm/luf.c"]\n', "to two patches"),
         ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
@@ -204,7 +204,7 @@ def test_bad_series_table(table: str, message: str, kernel: Path) -> None:
 )
 def test_bad_message(header: str, message: str, kernel: Path) -> None:
     _plain_message(kernel)
-    file = kernel / "patches/second.patch"
+    file = kernel / "hooks/6.12/second.patch"
     file.write_text(header + file.read_text()[file.read_text().index("--- a/") :])
     with pytest.raises(QuellError, match=message):
         series.read(kernel)
@@ -220,7 +220,7 @@ def test_series_of_this_repository() -> None:
 @pytest.fixture
 def command(source: Source, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """./quell export with the small kernel part and source, and no identity."""
-    monkeypatch.setattr(quell_source, "debian_source", lambda cache: source)
+    monkeypatch.setattr(quell_source, "debian_source", lambda cache, linux="6.12": source)
     monkeypatch.setattr("quell.tree.kernel_dir", lambda: shared)
     monkeypatch.setattr(export, "identity", lambda: None)
     return source
@@ -243,7 +243,7 @@ def test_command_with_a_tree_of_ones_own(
     subprocess.run(["cp", "-a", command.tree, mine], check=True)
     text = (mine / "mm/rmap.c").read_text().replace("int rmap_5", "/* newer */\nint rmap_5")
     (mine / "mm/rmap.c").write_text(text)
-    assert cli.main(["export", "--kernel-tree", str(mine), str(tmp_path / "out")]) == 0
+    assert cli.main(["export", "--kernel", str(mine), str(tmp_path / "out")]) == 0
     (second,) = (tmp_path / "out").glob("0002*")
     assert "@@ -51,6 +51,7 @@ int rmap_9(void)" in second.read_text()
     assert (mine / "mm/rmap.c").read_text() == text
@@ -272,7 +272,7 @@ def test_bad_folders(
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     prepare(out)  # type: ignore[operator]
-    more = ["--kernel-tree", tree_arg] if tree_arg else []
+    more = ["--kernel", tree_arg] if tree_arg else []
     assert cli.main(["export", str(out), *more]) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
@@ -282,3 +282,35 @@ def test_target_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"):
         export.write(tmp_path / "file/out", {"x": "y"})
+
+
+def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_path: Path) -> None:
+    program = kernel / "files/tools/testing/selftests/quell/one.c"
+    program.parent.mkdir(parents=True)
+    program.write_text("/* tests */\n")
+    table = (kernel / "series.toml").read_text()
+    (kernel / "series.toml").write_text(table.replace('"mm/luf.c"', '"mm/luf.c", "tools/testing/selftests/quell/one.c"'))
+    _plain_message(kernel)
+    (kernel / "hooks/6.12/cover").write_text("fewer shootdowns\n\nWhat was measured.\n")
+    files = make(source, kernel)
+    cover = files.pop(export.COVER)
+    assert "\nSubject: [PATCH 00/3] fewer shootdowns\n\nWhat was measured.\n" in cover
+    assert "against Linux 6.12.7" in cover and "   2. selftests/quell: tests of first\n" in cover
+    assert "4 files changed" in cover
+    first, tests, second = (files[name] for name in export.numbered(files))
+    assert "one.c" not in first + second and "mm/luf.c" in first
+    assert "+++ b/tools/testing/selftests/quell/one.c" in tests and "  one.c\n" in tests
+
+
+def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> None:
+    def found() -> tuple[list[str], int]:
+        part = tree.read_kernel_part(kernel)
+        return export_check.independent(part, lambda path: tree.read_file(source.tree, path))
+
+    assert found() == ([], 4)
+    second = kernel / "hooks/6.12/second.patch"
+    second.write_text(
+        "second: x\n\n--- a/mm/rmap.c\n+++ b/mm/rmap.c\n@@ -1,4 +1,4 @@\n int rmap_0(void)\n {\n-\treturn 100;\n+\treturn 101;\n }\n"
+    )
+    wrong, count = found()
+    assert count == 4 and [text.partition(":")[0] for text in wrong] == ["first.patch, without it", "second.patch, alone"]

@@ -38,7 +38,7 @@ def test_sides() -> None:
     (["a=stock"], "give --side again"),
     (["stock", "b=quell"], "--side should be NAME=KERNEL"),
     (["a=", "b=quell"], "--side should be NAME=KERNEL"),
-    (["a=nosuch", "b=quell"], "there is no kernel 'nosuch': write stock, quell or a Linux tree"),
+    (["a=nosuch", "b=quell"], "there is no kernel 'nosuch': write stock, quell, stock-6.12, quell-6.12, stock-7.3, quell-7.3 or a Linux tree"),
     (["a=quell,quell=-lfu", "b=quell"], "quell= knows no '-lfu'"),
     (["a=quell,x y=1", "b=quell"], "'x y=1' is neither a kernel parameter nor"),
 ])  # fmt: skip

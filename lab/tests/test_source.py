@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import prereq, source
+from quell import debian, prereq, source
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -97,13 +97,36 @@ def test_unknown_package(cache: Cache, fake_program: Fake) -> None:
         "apt-get",
         """case "$*" in *update*) ;; *) echo "E: Unable to locate package x" >&2; exit 100 ;; esac""",
     )
-    with pytest.raises(UsageError, match="have no linux-source-6.12.*--kernel-tree"):
+    with pytest.raises(UsageError, match="have no linux-source-6.12.*--kernel"):
         source.debian_source(cache)
+
+
+def test_another_version_comes_from_lists_of_its_own(
+    cache: Cache, fake_program: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keyring = tmp_path / "keyring.gpg"
+    keyring.write_text("")
+    monkeypatch.setattr(debian, "_KEYRING", str(keyring))
+    monkeypatch.setattr(debian, "_codename", lambda: "bookworm")
+    fake_program(
+        "apt-get",
+        f"""echo "$*" >>{tmp_path}/calls
+case "$*" in
+*indextargets*) echo "bookworm main file:///mirror/debian/" ;;
+*update*) cat "$(echo "$*" | sed 's/.*sourcelist=//;s/ .*//')" >{tmp_path}/sources ;;
+*) echo "E: Unable to locate package linux-source-7.3" >&2; exit 100 ;;
+esac""",
+    )
+    with pytest.raises(UsageError, match=r"trixie-backports has no linux-source-7\.3 any more; give a 7\.3 tree"):
+        source.debian_source(cache, "7.3")
+    assert "Suites: trixie-backports\n" in (tmp_path / "sources").read_text()
+    updates = [line for line in (tmp_path / "calls").read_text().splitlines() if " update" in line]
+    assert len(updates) == 1 and "Dir::State::lists=" in updates[0] and "sourceparts=-" in updates[0]
 
 
 def test_no_apt(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prereq, "apt_get", lambda: None)
-    with pytest.raises(UsageError, match="--kernel-tree"):
+    with pytest.raises(UsageError, match="--kernel"):
         source.debian_source(cache)
 
 

@@ -88,8 +88,8 @@ def test_hook_that_does_not_apply(source: Source, kernel: Path) -> None:
 def test_fuzz_is_not_allowed(source: Source, kernel: Path) -> None:
     # One line of context, three away from the change: patch(1) would apply it.
     edit(source.tree / "mm/rmap.c", "int rmap_11(void)", "long rmap_11(void)")
-    edit(kernel / "patches/second.patch", "@@ -50,6 +50,7", "@@ -50,7 +50,8")
-    with (kernel / "patches/second.patch").open("a") as patch:
+    edit(kernel / "hooks/6.12/second.patch", "@@ -50,6 +50,7", "@@ -50,7 +50,8")
+    with (kernel / "hooks/6.12/second.patch").open("a") as patch:
         patch.write(" int rmap_11(void)\n")
     with pytest.raises(QuellError, match="second.patch does not apply to mm/rmap.c"):
         tree.apply_quell(source.tree, kernel)
@@ -108,7 +108,7 @@ def test_new_file_over_linux_own(source: Source, kernel: Path) -> None:
 
 
 def test_series_names_a_missing_patch(source: Source, kernel: Path) -> None:
-    (kernel / "patches/second.patch").unlink()
+    (kernel / "hooks/6.12/second.patch").unlink()
     with pytest.raises(QuellError, match="names second.patch"):
         tree.apply_quell(source.tree, kernel)
 
@@ -172,7 +172,7 @@ def test_round_trip(source: Source, kernel: Path, tmp_path: Path) -> None:
     dest, again = tmp_path / "linux", tmp_path / "again"
     tree.make_git_tree(dest, source, kernel=kernel)
     assert tree.refresh(dest, kernel=kernel) == []
-    first, second = (kernel / "patches/first.patch"), (kernel / "patches/second.patch")
+    first, second = (kernel / "hooks/6.12/first.patch"), (kernel / "hooks/6.12/second.patch")
     assert (first.read_text(), second.read_text()) == (FIRST, SECOND)
 
     edit(dest / "mm/rmap.c", "\treturn 5;", "\tmore();\n\treturn 5;")
@@ -184,7 +184,7 @@ def test_round_trip(source: Source, kernel: Path, tmp_path: Path) -> None:
     assert done == [
         "added kernel/files/include/luf.h",
         "wrote kernel/files/mm/luf.c",
-        "wrote kernel/patches/second.patch",
+        "wrote kernel/hooks/6.12/second.patch",
     ]
     # Two patches touch rmap.c: the edit is the last one's, the other is as it was.
     assert first.read_text() == FIRST
@@ -207,8 +207,8 @@ def test_round_trip_removals(source: Source, kernel: Path, tmp_path: Path) -> No
     edit(dest / "mm/rmap.c", "\tlazy();\n", "")
     done = tree.refresh(dest, kernel=kernel)
     assert "removed kernel/files/mm/luf.c" in done
-    assert not (kernel / "patches/second.patch").exists()
-    assert (kernel / "patches/series").read_text() == "# the order counts\nfirst.patch\n"
+    assert not (kernel / "hooks/6.12/second.patch").exists()
+    assert (kernel / "hooks/6.12/series").read_text() == "# the order counts\nfirst.patch\n"
     assert not (kernel / "files/mm").exists()
     tree.make_git_tree(again, source, kernel=kernel)
     assert contents(again) == contents(dest)
@@ -226,10 +226,10 @@ def test_linux_file_without_a_patch(source: Source, kernel: Path, tmp_path: Path
     assert contents(kernel) == before
 
     tree.refresh(dest, patch="third", kernel=kernel)
-    text = (kernel / "patches/third.patch").read_text()
+    text = (kernel / "hooks/6.12/third.patch").read_text()
     assert "+/* hooked */" in text and "rmap" not in text
     assert text.startswith("third: ")
-    assert (kernel / "patches/series").read_text().endswith("second.patch\nthird.patch\n")
+    assert (kernel / "hooks/6.12/series").read_text().endswith("second.patch\nthird.patch\n")
     tree.make_git_tree(again, source, kernel=kernel)
     assert contents(again) == contents(dest)
 
@@ -239,8 +239,8 @@ def test_take_moves_new_edits_only(source: Source, kernel: Path, tmp_path: Path)
     tree.make_git_tree(dest, source, kernel=kernel)
     edit(dest / "mm/rmap.c", "\treturn 5;", "\treturn 55;")
     tree.refresh(dest, patch="third", take=["mm/rmap.c"], kernel=kernel)
-    assert (kernel / "patches/second.patch").read_text() == SECOND
-    assert "return 55" in (kernel / "patches/third.patch").read_text()
+    assert (kernel / "hooks/6.12/second.patch").read_text() == SECOND
+    assert "return 55" in (kernel / "hooks/6.12/third.patch").read_text()
     tree.make_git_tree(again, source, kernel=kernel)
     assert contents(again) == contents(dest)
     with pytest.raises(UsageError, match="not changed"):
@@ -256,7 +256,7 @@ def test_committed_work_is_refreshed_too(source: Source, kernel: Path, tmp_path:
     tree.make_git_tree(dest, source, kernel=kernel)
     edit(dest / "mm/rmap.c", "\treturn 5;", "\treturn 55;")
     git(dest, "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qam", "work")
-    assert tree.refresh(dest, kernel=kernel) == ["wrote kernel/patches/second.patch"]
+    assert tree.refresh(dest, kernel=kernel) == ["wrote kernel/hooks/6.12/second.patch"]
 
 
 def test_unsaved_changes_are_kept(source: Source, kernel: Path, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_unedited_tree_follows_kernel(source: Source, kernel: Path, tmp_path: Pa
     dest, again = tmp_path / "linux", tmp_path / "again"
     tree.make_git_tree(dest, source, kernel=kernel)
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
-    (kernel / "patches/series").write_text("second.patch\n")
+    (kernel / "hooks/6.12/series").write_text("second.patch\n")
     # Refreshing now would undo what kernel/ has got meanwhile.
     with pytest.raises(UsageError, match="kernel/ has changed"):
         tree.refresh(dest, kernel=kernel)
@@ -312,7 +312,7 @@ def test_changed_permissions_are_refused(source: Source, kernel: Path, tmp_path:
 
 
 def test_failed_tree_leaves_nothing(source: Source, kernel: Path, tmp_path: Path) -> None:
-    edit(kernel / "patches/second.patch", "return 10;", "return 11;")
+    edit(kernel / "hooks/6.12/second.patch", "return 10;", "return 11;")
     with pytest.raises(QuellError):
         tree.make_git_tree(tmp_path / "linux", source, kernel=kernel)
     assert not (tmp_path / "linux").exists()

@@ -259,15 +259,13 @@ static void smp_call_function_many_cond(const struct cpumask *mask,
  * @mask:	CPUs; only those that are online count
  *
  * With @early each CPU runs @func before anything else but other such calls. Process
- * context, interrupts on.
+ * context, interrupts on. Preemption disabled before Linux 7.0.
  */
 void early_ack_call(smp_cond_func_t cond_func, smp_call_func_t func, void *info,
 		    bool early, const struct cpumask *mask)
 {
-	preempt_disable();
 	smp_call_function_many_cond(mask, func, info, SCF_RUN_LOCAL | SCF_WAIT |
 				    SCF_INLINE | (early ? SCF_EARLY : 0), cond_func);
-	preempt_enable();
 }
 
 #else

@@ -35,17 +35,14 @@
  *    item within a second, so the rest is free. Stock waits for reclaim.
  *  - Reclaim splits a folio of which a quarter is zeroes before it writes it to swap, and the
  *    zero page takes their place. That is Linux's underused scan, for these sizes.
- *  - A write after fork reuses a page of a large folio that this process alone maps. Each PTE
- *    has a reference, which it keeps while the page table is locked. So if the references
- *    are as many as the PTEs found there, nobody else has one, nor a PTE to get one from.
+ *  - A write after fork reuses a page of a large folio that this process alone maps: Linux
+ *    does since 6.15, mm/quell_compat.c before.
  *
  * First published: sizes by Ryan Roberts ("Multi-size THP for anonymous memory", 2023, in
- * Linux 6.8, off by default); underused huge pages by Usama Arif (2024, Linux 6.12);
- * reuse after fork by David Hildenbrand (2025, Linux 6.15, by another count).
+ * Linux 6.8, off by default); underused huge pages by Usama Arif (2024, Linux 6.12).
  */
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
-#include <linux/pagevec.h>
 #include <linux/pgtable.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
@@ -56,6 +53,7 @@
 #include <linux/vmstat.h>
 #include <linux/workqueue.h>
 #include "internal.h"
+#include "quell_compat.h"
 
 /* Off until folio_order_init(). */
 DEFINE_STATIC_KEY_FALSE(folio_order_key);
@@ -360,15 +358,17 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 	unsigned int order;
 
 	/* VM_NOHUGEPAGE, PR_SET_THP_DISABLE, and others that are not to have any. */
-	orders = __thp_vma_allowable_orders(vma, vma->vm_flags, TVA_IN_PF, orders);
+	orders = __thp_vma_allowable_orders(vma, vma->vm_flags, TVA_PAGEFAULT, orders);
 	if (!orders || folio_order_memory_short(highest_order(orders)))
 		return NULL;
 	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
-		folio = vma_alloc_folio(gfp, order, vma,
-					ALIGN_DOWN(vmf->address, PAGE_SIZE << order), true);
-		if (folio && !mem_cgroup_charge(folio, vma->vm_mm, gfp)) {
+		folio = vma_alloc_large_folio(gfp, order, vma,
+					      ALIGN_DOWN(vmf->address, PAGE_SIZE << order));
+		if (folio && !mem_cgroup_charge(folio, vma->vm_mm, gfp) &&
+		    !folio_memcg_alloc_deferred(folio)) {
 			folio_throttle_swaprate(folio, gfp);
-			folio_zero_user(folio, vmf->address);
+			if (user_alloc_needs_zeroing())
+				folio_zero_user(folio, vmf->address);
 			count_vm_event(FOLIO_ORDER_ALLOC);
 			return folio;
 		}
@@ -447,29 +447,6 @@ void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int 
 	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
 }
 
-/* Does this process alone map @folio, whose page faults? The page table is locked. */
-bool __folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
-{
-	long at = pte_index(vmf->address), page = folio_page_idx(folio, vmf->page);
-	long nr = folio_nr_pages(folio), i;
-	int mapped = 0;
-
-	if (folio_test_swapcache(folio) || folio_entire_mapcount(folio))
-		return false;
-	for (i = max(0L, page - at); i < min(nr, page + (long)PTRS_PER_PTE - at); i++) {
-		pte_t pte = ptep_get(vmf->pte + (i - page));
-
-		mapped += pte_present(pte) && !pte_special(pte) &&
-			  pte_pfn(pte) == folio_pfn(folio) + i;
-	}
-	/* Pairs with the release of others' references, after their last access. */
-	if (folio_ref_count(folio) != mapped && !quell_mutant(FOLIO_REUSE_SHARED))
-		return false;
-	smp_acquire__after_ctrl_dep();
-	count_vm_event(FOLIO_ORDER_REUSE);
-	return true;
-}
-
 /* --- How memory comes back ------------------------------------------------------------ */
 
 /*
@@ -490,43 +467,35 @@ bool __folio_order_underused(struct folio *folio)
 	return true;
 }
 
-/* Entries of a queue that are looked at while it is locked. */
-#define FOLIO_ORDER_SPLIT_LOOK	128U
 #define FOLIO_ORDER_SPLIT_TRIES	4
 
 /* Migration may leave the flag at a folio that is mapped as a whole. */
 static bool folio_order_mapped_in_part(struct folio *folio)
 {
 	return folio_test_partially_mapped(folio) && !folio_entire_mapcount(folio) &&
-	       folio_nr_pages_mapped(folio) < folio_nr_pages(folio);
+	       folio_mapped_pages(folio) < folio_nr_pages(folio);
 }
 
-/* Split the folios of @queue that are mapped in part. Returns the failures. May sleep. */
-static unsigned long folio_order_split_queue(struct deferred_split *queue)
+static void folio_order_take(struct folio *folio, void *batch)
 {
-	unsigned long left, failed = 0;
-	struct folio *folio, *next;
+	if (folio_order_mapped_in_part(folio) && folio_try_get(folio))
+		folio_batch_add(batch, folio);
+}
+
+/* Split the folios of a queue that are mapped in part. Returns the failures. May sleep. */
+static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg)
+{
+	unsigned long left, walked, failed = 0;
 	struct folio_batch batch;
-	unsigned int look;
+	struct folio *folio;
 
 	folio_batch_init(&batch);
-	for (left = READ_ONCE(queue->split_queue_len); left;) {
-		look = min(left, FOLIO_ORDER_SPLIT_LOOK);
-		spin_lock_irq(&queue->split_queue_lock);
-		list_for_each_entry_safe(folio, next, &queue->split_queue, _deferred_list) {
-			if (!look--)
-				break;
-			left--;
-			/* So the next round gets the others. */
-			list_move_tail(&folio->_deferred_list, &queue->split_queue);
-			if (folio_order_mapped_in_part(folio) && folio_try_get(folio) &&
-			    !folio_batch_add(&batch, folio))
-				break;
-		}
-		if (list_empty(&queue->split_queue))
-			left = 0;
-		spin_unlock_irq(&queue->split_queue_lock);
-
+	/* What was looked at is at the end then, so the next round gets the others. */
+	for (left = deferred_split_count(nid, memcg); left; left -= walked) {
+		walked = deferred_split_walk(nid, memcg, folio_order_take, &batch,
+					     min(left, folio_batch_space(&batch)));
+		if (!walked)
+			break;
 		while ((folio = folio_batch_next(&batch))) {
 			bool split = folio_trylock(folio);
 
@@ -550,21 +519,20 @@ static unsigned int folio_order_split_tries;
 
 static void folio_order_split(struct work_struct *work)
 {
-	struct mem_cgroup *memcg __maybe_unused = NULL;
+	struct mem_cgroup *memcg = NULL;
 	unsigned long failed = 0;
 	int nid;
 
-	for_each_node_state(nid, N_MEMORY)
-		failed += folio_order_split_queue(&NODE_DATA(nid)->deferred_split_queue);
-#ifdef CONFIG_MEMCG
-	while ((memcg = mem_cgroup_iter(NULL, memcg, NULL))) {
-		failed += folio_order_split_queue(&memcg->deferred_split_queue);
-		cond_resched();
+	for_each_node_state(nid, N_MEMORY) {
+		failed += folio_order_split_queue(nid, NULL);
+		while ((memcg = mem_cgroup_iter(NULL, memcg, NULL))) {
+			failed += folio_order_split_queue(nid, memcg);
+			cond_resched();
+		}
 	}
-#endif
 	/* Whoever has a reference may keep it; reclaim tries again. */
 	if (failed && folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES)
-		queue_delayed_work(system_unbound_wq, &folio_order_split_work, HZ / 2);
+		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 
 /* A folio is in a queue, mapped in part. Any context. */
@@ -575,7 +543,7 @@ void __folio_order_split_soon(void)
 	if (delayed_work_pending(&folio_order_split_work))
 		return;
 	WRITE_ONCE(folio_order_split_tries, 0);
-	queue_delayed_work(system_unbound_wq, &folio_order_split_work, HZ / 2);
+	queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 
 /* --- Controls --------------------------------------------------------------------------- */

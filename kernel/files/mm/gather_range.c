@@ -20,11 +20,11 @@
  *  - Outside of the range this call owes nothing but its own gather (tlb->start to tlb->end),
  *    and that is flushed as well. Frames are not at stake: each gather holds a reference on
  *    those of the entries that it has cleared. Entries without a struct page (VM_PFNMAP) are
- *    flushed by tlb_end_vma() before the call lets go of the VMA.
+ *    flushed before the call lets go of the VMA.
  *  - Page tables that the other gather frees: it flushes before it frees them, and says that
- *    it does (freed_tables). They cannot be those of a VMA in this range: free_pgtables()
- *    takes VMAs out before, with mmap_lock for writing, and out of i_mmap, which excludes
- *    truncation. What this gather frees or unshares is in tlb->freed_tables and
+ *    it does (freed_tables). Those of this range can be among them since MADV_DONTNEED frees
+ *    tables (6.14, CONFIG_PT_RECLAIM). This call finds no table then, and flushes the entries
+ *    that were in it. What this gather frees or unshares is in tlb->freed_tables and
  *    tlb->unshared_tables, which stay.
  *  - An entry of a higher level (a huge page) that another gather has cleared: a flush of any
  *    address in it removes it. The range is flushed in steps of a page (cleared_ptes), or
@@ -38,12 +38,12 @@
  *
  * A gather that adds a range has to add all that its call is about. These do:
  *
- *	unmap_single_vma()	munmap(), MADV_DONTNEED, truncation
+ *	unmap_single_vma()	munmap(), MADV_DONTNEED, truncation (__zap_vma_range() since 7.0)
  *	change_protection()	mprotect(), userfaultfd's write protection, NUMA balancing
  *	madvise_free_single_vma() MADV_FREE
  *
- * Gathers that add none flush as in stock: exit (fullmm), the OOM reaper, those of hugetlb
- * files, MADV_COLD and MADV_PAGEOUT.
+ * Gathers that add none flush as in stock: exit (fullmm), those of hugetlb files, MADV_COLD and
+ * MADV_PAGEOUT; before 7.0 the OOM reaper.
  *
  * tools/testing/selftests/quell/gather_range.c looks for stale entries.
  */

@@ -399,8 +399,8 @@ void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 }
 
 /* See luf_defer(): luf_folio is being unmapped and may be done lazily. */
-bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
-		 unsigned int nr)
+bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
+		 unsigned long end)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 	struct folio *folio = tlb_ubc->luf_folio;
@@ -437,7 +437,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
 	/* For luf_flush_pending(): R3 (a). */
 	if (!quell_mutant(LUF_NO_MM_LABEL))
 		luf_raise(&mm->luf_label, label);
-	luf_debug_open(folio, mm, address, pteval, nr, stamp);
+	luf_debug_open(folio, mm, start, pteval, (end - start) >> PAGE_SHIFT, stamp);
 
 	tlb_ubc->luf_state |= LUF_OWED;
 	return true;
@@ -509,7 +509,7 @@ bool __luf_flush_pending(struct mm_struct *mm)
 	luf_raise(&luf_clock, label);
 	/* The PTEs of all others were cleared, and tlb_gen raised, before the flush. */
 	smp_mb();
-	arch_flush_tlb_batched_pending(mm);
+	flush_tlb_mm(mm);
 	atomic64_cmpxchg(&mm->luf_label, label, 0);
 	return true;
 }

@@ -31,8 +31,8 @@ enum luf_state {
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
 
-bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long address,
-		 unsigned int nr);
+bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
+		 unsigned long end);
 void __luf_end_batch(void);
 bool __luf_flush_pending(struct mm_struct *mm);
 void __luf_write_fault(struct mm_struct *mm);
@@ -96,16 +96,16 @@ static inline void luf_put_migrated(struct folio *folio,
 }
 
 /*
- * Is the flush for @nr cleared PTEs from @address on owed by the lot? Else it is
+ * Is the flush for the cleared PTEs from @start up to @end owed by the lot? Else it is
  * the caller's. @pteval is the first, writable and dirty if any of them was. Under
  * the page table lock, after they were cleared.
  */
 static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
-			     unsigned long address, unsigned int nr)
+			     unsigned long start, unsigned long end)
 {
 	if (likely(!(current->tlb_ubc.luf_state & LUF_UNMAPPING)))
 		return false;
-	return __luf_defer(mm, pteval, address, nr);
+	return __luf_defer(mm, pteval, start, end);
 }
 
 /* What was unmapped lazily and not parked is flushed with the batch. */
@@ -164,7 +164,7 @@ static inline void luf_numa_fault(struct mm_struct *mm)
 #define luf_try_to_unmap(folio, flags)	try_to_unmap(folio, flags)
 #define luf_try_to_migrate(folio, flags, reason)	\
 	((void)(reason), try_to_migrate(folio, flags))
-#define luf_balanced(...)			zone_watermark_ok_safe(__VA_ARGS__)
+#define luf_balanced(...)			false
 
 static inline bool luf_park(struct folio *folio, struct list_head *parked)
 {
@@ -232,7 +232,7 @@ static inline unsigned long luf_zone_parked(struct zone *zone)
 }
 
 static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
-			     unsigned long address, unsigned int nr)
+			     unsigned long start, unsigned long end)
 {
 	return false;
 }

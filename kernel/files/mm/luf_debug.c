@@ -35,6 +35,7 @@
 #include <linux/module.h>
 #include <linux/pagemap.h>
 #include <linux/percpu.h>
+#include <linux/preempt.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
 #include <asm/luf.h>
@@ -193,6 +194,19 @@ static void luf_window_add(struct folio *folio, struct mm_struct *mm,
 	luf_debug_opened++;
 }
 
+static DEFINE_PER_CPU(unsigned int, luf_debug_run_nr);
+
+/**
+ * luf_debug_run - the next record of a flush is for more PTEs than it says
+ * @nr:	so many; 0 when the record was made
+ *
+ * Under the page table lock. Linux before 6.18 makes a record of one address.
+ */
+void luf_debug_run(unsigned int nr)
+{
+	this_cpu_write(luf_debug_run_nr, nr);
+}
+
 /**
  * luf_debug_open - PTEs were cleared, their flush is owed
  * @folio:	that they mapped
@@ -213,6 +227,7 @@ void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 	if (!luf_windows)
 		return;
 
+	nr = max(nr, this_cpu_read(luf_debug_run_nr));
 	raw_spin_lock_irqsave(&luf_debug_lock, flags);
 	for (i = 0; i < nr; i++)
 		luf_window_add(folio, mm, address + i * PAGE_SIZE,
@@ -233,6 +248,9 @@ void luf_debug_free(struct page *page, unsigned int order)
 	unsigned long flags;
 	unsigned long pfn;
 
+	/* Linux 7.3 frees in NMIs, too, which may have interrupted a holder of the lock. */
+	if (in_nmi())
+		return;
 	for (pfn = page_to_pfn(page); pfn < page_to_pfn(page) + (1UL << order); pfn++) {
 		if (hlist_empty(luf_pfn_bucket(pfn)))
 			continue;

@@ -17,6 +17,7 @@ u64 luf_debug_stamp(void);
 void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 		    unsigned long address, pte_t pte, unsigned int nr,
 		    u64 stamp);
+void luf_debug_run(unsigned int nr);
 
 #else
 
@@ -28,6 +29,10 @@ static inline u64 luf_debug_stamp(void)
 static inline void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 				  unsigned long address, pte_t pte,
 				  unsigned int nr, u64 stamp)
+{
+}
+
+static inline void luf_debug_run(unsigned int nr)
 {
 }
 

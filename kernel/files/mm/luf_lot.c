@@ -16,7 +16,6 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/moduleparam.h>
-#include <linux/pagevec.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
 #include <linux/rwsem.h>
@@ -29,6 +28,7 @@
 #include <linux/workqueue.h>
 #include <asm/luf.h>
 #include "internal.h"
+#include "quell_compat.h"
 #include "luf.h"
 #include "luf_lot.h"
 
@@ -585,7 +585,7 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 		/* That is what any folio of this task may be owed. */
 		current->tlb_ubc.luf_state &= ~LUF_MOVING;
 	else if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
-		 __folio_test_movable(folio) || folio_test_mlocked(folio) ||
+		 folio_has_movable_ops(folio) || folio_test_mlocked(folio) ||
 		 quell_mutant(LUF_MIGRATE_FREE) || !folio_ref_freeze(folio, 1)) {
 		if (!quell_mutant(LUF_MIGRATE_FREE) && !quell_mutant(LUF_LOSE_KEPT)) {
 			luf_flush(luf_now());
@@ -662,8 +662,18 @@ void luf_drain_for_compact(struct zone *zone)
 		luf_drain_node(nid, LUF_DRAIN_OTHER);
 }
 
+/* Free pages of @zone, exact where the watermarks need that. */
+static unsigned long luf_zone_free(struct zone *zone)
+{
+	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+
+	if (zone->percpu_drift_mark && free < zone->percpu_drift_mark)
+		free = zone_page_state_snapshot(zone, NR_FREE_PAGES);
+	return free;
+}
+
 /**
- * luf_balanced - zone_watermark_ok_safe() for kswapd: may it rest?
+ * luf_balanced - may kswapd rest although a zone's free pages are short?
  * @zone:		of its node
  * @order:		that is wanted
  * @mark:		that kswapd wants to reach, in pages
@@ -678,15 +688,14 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx)
 {
 	unsigned long parked = luf_zone_parked(zone), low = low_wmark_pages(zone);
+	unsigned long free;
 
-	if (zone_watermark_ok_safe(zone, order, mark, highest_zoneidx))
-		return true;
 	if (!parked || luf_eager)
 		return false;
+	free = luf_zone_free(zone);
 	mark = max(mark, low + 2 * luf_worth(zone_managed_pages(zone)));
-	return zone_watermark_ok_safe(zone, order, low, highest_zoneidx) &&
-	       __zone_watermark_ok(zone, order, mark, highest_zoneidx, 0,
-				   zone_page_state(zone, NR_FREE_PAGES) + parked);
+	return __zone_watermark_ok(zone, order, low, highest_zoneidx, 0, free) &&
+	       __zone_watermark_ok(zone, order, mark, highest_zoneidx, 0, free + parked);
 }
 
 /**
@@ -711,8 +720,8 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 	for (i = 0; i <= highest_zoneidx; i++) {
 		struct zone *zone = &pgdat->node_zones[i];
 
-		if (zone_watermark_ok_safe(zone, order, low_wmark_pages(zone),
-					   highest_zoneidx))
+		if (__zone_watermark_ok(zone, order, low_wmark_pages(zone), highest_zoneidx, 0,
+					luf_zone_free(zone)))
 			return luf_kswapd_drains(pgdat, false);
 	}
 	return luf_kswapd_drains(pgdat, true);
@@ -836,6 +845,7 @@ static int __init luf_init(void)
 		luf_lot_init(lot);
 		luf_lots[nid] = lot;
 	}
+	luf_mechanism.refused = arch_luf_refused();
 	return quell_register(&luf_mechanism);
 }
 subsys_initcall(luf_init);

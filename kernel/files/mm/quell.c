@@ -93,11 +93,13 @@ static int __init quell_setup(char *str)
 }
 early_param("quell", quell_setup);
 
-static void quell_set(struct quell_mechanism *m, bool on)
+static int quell_set(struct quell_mechanism *m, bool on)
 {
 	lockdep_assert_held(&quell_mutex);
 	if (static_key_enabled(m->key) == on)
-		return;
+		return 0;
+	if (on && m->refused)
+		return -EOPNOTSUPP;
 	if (on) {
 		static_key_enable(m->key);
 	} else {
@@ -105,14 +107,17 @@ static void quell_set(struct quell_mechanism *m, bool on)
 		if (m->off)
 			m->off();
 	}
+	return 0;
 }
 
 static ssize_t enabled_show(struct kobject *kobj, struct kobj_attribute *attr,
 			    char *buf)
 {
-	struct quell_dir *dir = container_of(kobj, struct quell_dir, kobj);
+	struct quell_mechanism *m = container_of(kobj, struct quell_dir, kobj)->mechanism;
 
-	return sysfs_emit(buf, "%d\n", static_key_enabled(dir->mechanism->key));
+	if (m->refused)
+		return sysfs_emit(buf, "0 (%s)\n", m->refused);
+	return sysfs_emit(buf, "%d\n", static_key_enabled(m->key));
 }
 
 static ssize_t enabled_store(struct kobject *kobj, struct kobj_attribute *attr,
@@ -127,9 +132,9 @@ static ssize_t enabled_store(struct kobject *kobj, struct kobj_attribute *attr,
 		return err;
 
 	mutex_lock(&quell_mutex);
-	quell_set(dir->mechanism, on);
+	err = quell_set(dir->mechanism, on);
 	mutex_unlock(&quell_mutex);
-	return count;
+	return err ?: count;
 }
 
 static struct kobj_attribute quell_enabled_attr = __ATTR_RW(enabled);
@@ -167,7 +172,8 @@ int __init quell_register(struct quell_mechanism *m)
 
 	mutex_lock(&quell_mutex);
 	list_add_tail(&m->list, &quell_mechanisms);
-	quell_set(m, quell_param_wants(quell_param, m->name, m->linux_own));
+	if (quell_set(m, quell_param_wants(quell_param, m->name, m->linux_own)))
+		pr_info("%s stays off: %s\n", m->name, m->refused);
 	if (!quell_kobj)
 		quell_kobj = kobject_create_and_add("quell", mm_kobj);
 	mutex_unlock(&quell_mutex);

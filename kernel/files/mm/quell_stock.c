@@ -38,20 +38,21 @@ static DEFINE_PER_CPU(struct cpumask, quell_remote);
  * @func:	the flush, called with interrupts off
  * @info:	its argument, and @cond's
  *
- * Preemption off, interrupts on. Waits for all of them.
+ * Interrupts on. Waits for all of them.
  */
 void quell_flush_serial(const struct cpumask *mask,
 			bool (*cond)(int cpu, void *info),
 			void (*func)(void *info), void *info)
 {
+	unsigned int cpu = get_cpu();
 	struct cpumask *remote = this_cpu_ptr(&quell_remote);
-	unsigned int cpu = smp_processor_id();
 
 	cpumask_copy(remote, mask);
 	cpumask_clear_cpu(cpu, remote);
 	on_each_cpu_cond_mask(cond, func, info, true, remote);
 	if (cpumask_test_cpu(cpu, mask))
 		on_each_cpu_cond_mask(cond, func, info, true, cpumask_of(cpu));
+	put_cpu();
 }
 #endif
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * try_to_unmap() and try_to_migrate() take the PTEs of a large folio away in
- * runs, as zap does, and not one by one.
+ * runs, as zap does, and not one by one. Since 6.18 Linux does so in try_to_unmap()
+ * for files and lazily freed memory, and is left to it (stock_unmaps_runs()).
  *
  * A *run* is a sequence of PTEs, one behind the other, in one page table and one
  * VMA, that map consecutive pages of one folio. Each PTE of a run is cleared by
@@ -107,7 +108,7 @@
 #include <asm/tlbflush.h>
 #include <trace/events/migrate.h>
 #include "internal.h"
-#include "rmap_batch.h"
+#include "quell_compat.h"
 
 /* Off until rmap_batch_init(). */
 DEFINE_STATIC_KEY_FALSE(rmap_batch_key);
@@ -240,7 +241,7 @@ static void rmap_run_end(struct rmap_run *run, struct page_vma_mapped_walk *pvmw
 	unsigned long start = end - run->nr * PAGE_SIZE;
 
 	if (defer)
-		rmap_run_flush_pending(run->mm, run->stale, start, run->nr);
+		rmap_run_flush_pending(run->mm, run->stale, start, end);
 	else if (pte_accessible(run->mm, run->stale))
 		/* No page table is freed: not lazy CPUs, as flush_tlb_page(). */
 		flush_tlb_mm_range(run->mm, start, end, PAGE_SHIFT, false);
@@ -281,8 +282,7 @@ static bool rmap_discard(struct rmap_run *run, bool lazyfree)
 	pte_t pte = rmap_run_clear(run);
 
 	if (!quell_mutant(RMAP_LOSE_MARKER))
-		pte_install_uffd_wp_if_needed(run->vma, run->address,
-					      run->ptep, pte);
+		cond_install_uffd_wp_ptes(run->vma, run->address, run->ptep, pte, 1);
 	if (lazyfree && !quell_mutant(RMAP_DROP_USED) &&
 	    !rmap_may_drop(run, pte)) {
 		rmap_run_put_back(run, pte);
@@ -321,22 +321,11 @@ static bool rmap_swap_out(struct rmap_run *run, swp_entry_t entry)
 		swp_pte = pte_swp_mkexclusive(swp_pte);
 	if (pte_soft_dirty(pte) && !quell_mutant(RMAP_LOSE_SOFT_DIRTY))
 		swp_pte = pte_swp_mksoft_dirty(swp_pte);
-	if (pte_uffd_wp(pte) && !quell_mutant(RMAP_LOSE_UFFD_WP))
-		swp_pte = pte_swp_mkuffd_wp(swp_pte);
+	if (pte_uffd(pte) && !quell_mutant(RMAP_LOSE_UFFD_WP))
+		swp_pte = pte_swp_mkuffd(swp_pte);
 	set_pte_at(run->mm, run->address, run->ptep, swp_pte);
 	rmap_run_took(run, pte);
 	return true;
-}
-
-/* For swapoff; before the first swap entry is set. */
-static void rmap_into_mmlist(struct mm_struct *mm)
-{
-	if (!list_empty(&mm->mmlist))
-		return;
-	spin_lock(&mmlist_lock);
-	if (list_empty(&mm->mmlist))
-		list_add(&mm->mmlist, &init_mm.mmlist);
-	spin_unlock(&mmlist_lock);
 }
 
 /**
@@ -358,7 +347,7 @@ bool __rmap_batch_unmap(struct folio *folio, struct page_vma_mapped_walk *pvmw,
 	struct rmap_run run;
 	bool defer;
 
-	if ((flags & TTU_HWPOISON) ||
+	if ((flags & TTU_HWPOISON) || stock_unmaps_runs(folio) ||
 	    (anon && swap != folio_test_swapcache(folio)) ||
 	    !rmap_run_begin(&run, folio, pvmw))
 		return false;
@@ -368,13 +357,13 @@ bool __rmap_batch_unmap(struct folio *folio, struct page_vma_mapped_walk *pvmw,
 	if (swap) {
 		swp_entry_t entry = page_swap_entry(run.page);
 
-		if (!swap_duplicate_nr(entry, run.max))
+		if (!folio_dup_swap_run(folio, run.page, run.max))
 			return false;
-		rmap_into_mmlist(run.mm);
+		mm_prepare_for_swap_entries(run.mm);
 		for (; rmap_run_more(&run) && rmap_swap_out(&run, entry); entry.val++)
 			;
 		if (rmap_run_more(&run) && !quell_mutant(RMAP_SWAP_LEAK))
-			swap_free_nr(entry, run.max - run.nr);
+			folio_put_swap_run(folio, run.page, run.max - run.nr);
 	} else {
 		while (rmap_run_more(&run) && rmap_discard(&run, anon))
 			;
@@ -421,8 +410,8 @@ static bool rmap_migrate(struct rmap_run *run)
 	swp_pte = swp_entry_to_pte(entry);
 	if (pte_soft_dirty(pte) && !quell_mutant(RMAP_LOSE_SOFT_DIRTY))
 		swp_pte = pte_swp_mksoft_dirty(swp_pte);
-	if (pte_uffd_wp(pte) && !quell_mutant(RMAP_LOSE_UFFD_WP))
-		swp_pte = pte_swp_mkuffd_wp(swp_pte);
+	if (pte_uffd(pte) && !quell_mutant(RMAP_LOSE_UFFD_WP))
+		swp_pte = pte_swp_mkuffd(swp_pte);
 	set_pte_at(run->mm, run->address, run->ptep, swp_pte);
 	trace_set_migration_pte(run->address, pte_val(swp_pte),
 				folio_order(run->folio));

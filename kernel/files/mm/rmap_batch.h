@@ -11,10 +11,11 @@
 #include <linux/page-flags.h>
 #include <linux/rmap.h>
 
-/* In mm/rmap.c, for a run: @nr PTEs from @uaddr on. */
+/* In mm/rmap.c, for the PTEs of a run, from @start up to @end. */
 void rmap_run_flush_pending(struct mm_struct *mm, pte_t pteval,
-			    unsigned long uaddr, unsigned int nr);
+			    unsigned long start, unsigned long end);
 
+/* In mm/swapfile.c of 6.12. */
 #ifdef CONFIG_SWAP
 bool swap_duplicate_nr(swp_entry_t entry, int nr);
 #else

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from quell import build, hooks, prereq, proc, source, toolchain, tree, ui
+from quell import build, prereq, proc, source, toolchain, tree, ui
 from quell.checks import CheckResult
 from quell.configurations import ARCHES, Configuration, choose
 from quell.errors import QuellError, UsageError
@@ -157,7 +157,7 @@ def _compiled(part: tree.KernelPart) -> tree.KernelPart:
         for hook in part.hooks
     ]
     files = {path: data for path, data in part.files.items() if inside(path)}
-    return tree.KernelPart(files, [hook for hook in hooks if hook.sections])
+    return tree.KernelPart(files, [hook for hook in hooks if hook.sections], part.linux)
 
 
 def objects(part: tree.KernelPart, folder: str) -> list[str]:
@@ -307,21 +307,6 @@ class _Build:
         self.marker.unlink(missing_ok=True)
 
 
-def lost_calls(obj: Path, wanted: Iterable[hooks.Call]) -> list[str]:
-    """Those that the objects below ``obj`` do not have, as often as they are wanted; a sentence each."""
-    said = []
-    for call, times in Counter(wanted).items():
-        text = proc.run(["objdump", "-dr", obj / call.path]).stdout
-        # gcc appends what it has made of a function, as in f.constprop.0.
-        bodies = re.findall(
-            rf"^[0-9a-f]+ <{re.escape(call.function)}(?:\.[\w.]+)?>:\n(.*?)(?:\n\n|\Z)", text, re.M | re.S
-        )
-        count = sum(len(re.findall(rf"\s{re.escape(call.callee)}\b", body)) for body in bodies)
-        if count < times:
-            said.append(f"{call.path}: {call.function}() calls {call.callee}() {count} times, not {times}")
-    return said
-
-
 def _outcome(
     one: Configuration, trees: Mapping[str, Path], source_key: str, part: tree.KernelPart, cache: Cache
 ) -> Outcome:
@@ -336,7 +321,7 @@ def _outcome(
         one.arch, str(with_sparse), str(one.is_def), _versions(one.arch),
     ]
     key = _hash(*common, one.fragment(kernel_part), repr(sorted(one.options.items())),
-                str(one.link), part.digest(), repr(hooks.calls(kernel_part, one.name)))  # fmt: skip
+                str(one.link), part.digest())  # fmt: skip
     record = cache.folder("checks") / "builds" / f"{one.name}.json"
     known = _load(record, key)
     if known is not None:
@@ -382,8 +367,6 @@ def _compile(
     if not wanted:
         raise QuellError("none of the objects is listed in a Makefile", log=ours.log)
     found = ours.compile(wanted)
-    if lost := lost_calls(ours.obj, hooks.calls(tree.kernel_dir(), one.name)):
-        raise QuellError("\n".join(lost))
     seen = ours.sparse(wanted) if with_sparse else []
     if one.link:
         found = list(dict.fromkeys([*found, *ours.link()]))

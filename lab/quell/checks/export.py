@@ -19,8 +19,8 @@ _WHO = export.Identity("Quell", "quell@localhost")
 
 
 def run(cache: Cache) -> CheckResult:
-    """The series and the roll-up, applied to the whole source in git, against ``./quell tree``;
-    and Linux's lists of what Quell adds.
+    """For each version of Linux: the series and the roll-up, applied to the whole source in git, against
+    ``./quell tree``; each mechanism applied alone, and each left out; and Linux's lists of what Quell adds.
     """
     return _run(cache, compile_all=False)
 
@@ -32,7 +32,18 @@ def run_full(cache: Cache) -> CheckResult:
 
 def _run(cache: Cache, compile_all: bool) -> CheckResult:
     prereq.ensure(prereq.BUILD if compile_all else [i for i in prereq.BUILD if i.need == "git"])
-    origin = source.debian_source(cache)
+    wrong: list[str] = []
+    done = 0
+    for version in source.VERSIONS:
+        said, count = _of_version(cache, source.debian_source(cache, version), compile_all)
+        wrong += [f"{version}: {text}" for text in said]
+        done += count
+    failed = min(len(wrong), done)
+    return CheckResult(done - failed, failed, 0, "\n".join(wrong))
+
+
+def _of_version(cache: Cache, origin: source.Source, compile_all: bool) -> tuple[list[str], int]:
+    """What is wrong for one version of Linux, and how many checks that were."""
     with tempfile.TemporaryDirectory(prefix="export-", dir=cache.folder("run")) as temp:
         work = Path(temp)
         kernel = tree.kernel_dir()
@@ -42,14 +53,35 @@ def _run(cache: Cache, compile_all: bool) -> CheckResult:
             kernel, lambda path: tree.read_file(origin.tree, path), origin.version, _WHO, export.date()
         )
         export.write(work / "series", files)
-        wrong = listed(linux) + applied(linux, work / "series", files)
-        done = 4
+        part = tree.read_kernel_part(kernel, origin.linux)
+        entangled, count = independent(part, lambda path: tree.read_file(origin.tree, path))
+        wrong = listed(linux) + applied(linux, work / "series", files) + entangled
+        done = 4 + count
         if compile_all and not wrong:
-            broken, count = _compile(linux, series.read(kernel), cache)
+            broken, count = _compile(linux, series.read(kernel, origin.linux), cache)
             wrong += broken
             done += count
-    failed = min(len(wrong), done)
-    return CheckResult(done - failed, failed, 0, "\n".join(wrong))
+    return wrong, done
+
+
+# All others need these; and what belongs to a mechanism needs that.
+_BASE = ("uaccess.patch", "quell.patch")
+_NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
+
+
+def independent(part: tree.KernelPart, pristine: tree.Reader) -> tuple[list[str], int]:
+    """Which hooks do not apply alone, or which others do not without them; and how many were tried."""
+    wrong = []
+    mechanisms = [hook.name for hook in part.hooks if hook.name not in (*_BASE, *_NEEDS)]
+    for name in mechanisms:
+        own = {name, *(more for more, of in _NEEDS.items() if of == name)}
+        for what, wanted in (("alone", {*_BASE, *own}), ("without it", {h.name for h in part.hooks} - own)):
+            hooks = [hook for hook in part.hooks if hook.name in wanted]
+            try:
+                tree.states(tree.KernelPart(part.files, hooks, part.linux), pristine)
+            except QuellError as error:
+                wrong.append(f"{name}, {what}: {error.message}")
+    return wrong, 2 * len(mechanisms)
 
 
 _TARGETS = "quell-targets:;@echo $(TARGETS)"
@@ -90,7 +122,7 @@ def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
     wanted = now()
     git("reset", "-q", "--hard", first, cwd=linux)
     mails = [folder / name for name in export.numbered(files)]
-    (whole,) = [folder / name for name in files if folder / name not in mails]
+    (whole,) = [folder / name for name in files if folder / name not in mails and name != export.COVER]
     try:
         git("apply", "--whitespace=nowarn", str(whole), cwd=linux)
         if now() != wanted:
@@ -113,7 +145,7 @@ def _compile(linux: Path, one: series.Series, cache: Cache) -> tuple[list[str], 
     """Compile every prefix of the series, which is checked out in ``linux``."""
     wrong = []
     last = git("rev-parse", "HEAD", cwd=linux).strip()
-    lab = (tree.kernel_dir() / "configs/lab.config").read_text()
+    lab = build.fragments("stock", tree.kernel_dir(), one.part.linux)
     options: list[str] = []
     for number, commit in enumerate(one.commits, 1):
         options += [name for name in commit.options if not name.startswith("ARCH_")]

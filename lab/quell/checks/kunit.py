@@ -85,18 +85,27 @@ def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Boot, parse, count; QuellError when the guest or the parser gives nothing to count."""
+    """Boot, parse, count, for each version of Linux; QuellError when there is nothing to count."""
     prereq.ensure(prereq.VM)
-    tree = source.debian_source(cache)
-    kernel = build.build_kernels(tree, ("quell",), cache)["quell"]
+    results = [_own(cache, linux) for linux in source.VERSIONS]
+    passed, failed, skipped = (sum(counts) for counts in zip(*((r.passed, r.failed, r.skipped) for r in results), strict=True))
+    return CheckResult(passed, failed, skipped, "\n".join(filter(None, (one.details for one in results))))
+
+
+def _own(cache: Cache, linux: str) -> CheckResult:
+    tree = source.debian_source(cache, linux)
+    # The kernel that the part vm boots, too.
+    name = "quell" + build.EXT4 * (linux != source.DEFAULT)
+    kernel = build.build_kernels(tree, (name,), cache)[name]
     guest = machine.run_script(
         kernel.image, "true", append=["kunit.enable=1", "loglevel=7"], cache=cache
     )
     result = read_log(guest.console, tree, cache)
+    said = [f"Linux {linux}:", result.details] if result.failed else []
     if guest.warnings:
-        said = "\n".join(("the kernel warned:", *guest.warnings))
-        result = replace(result, failed=result.failed + 1, details=f"{result.details}\n{said}".strip())
-    return result
+        said += [f"Linux {linux} warned:", *guest.warnings]
+        result = replace(result, failed=result.failed + 1)
+    return replace(result, details="\n".join(said))
 
 
 # --- Linux's own --------------------------------------------------------------

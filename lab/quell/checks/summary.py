@@ -186,8 +186,8 @@ class Record:
 
 def _system(cache: Cache) -> str:
     """What a result depends on besides ``inputs``: the kernel source, compiler, linker and QEMU."""
-    origin = source.present_source(cache)
-    parts = [origin.key if origin else "no source"]
+    origins = [source.present_source(cache, linux) for linux in source.VERSIONS]
+    parts = [origin.key if origin else "no source" for origin in origins]
     if prereq.which("gcc") and prereq.which("ld"):
         parts.append(build.compiler_version())
     if prereq.which(qemu.NAME):

@@ -16,7 +16,8 @@ from quell.paths import Cache
 
 EXAMPLES = """\
 ./quell build
-./quell build quell --kernel-tree ~/linux-6.12.y
+./quell build --kernel 7.3
+./quell build quell --kernel ~/linux-6.12.y
 ./quell build debug --werror-w1
 """
 
@@ -24,16 +25,14 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument(
-        "kernel",
+        "which",
         nargs="?",
         default="all",
         choices=[*build.KERNELS, "all"],
         metavar="KERNEL",
         help=f"one of {', '.join(build.KERNELS)}, or all: stock and quell (all)",
     )
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument(
         "--werror-w1",
         action="store_true",
@@ -44,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Build and print."""
     cache = Cache()
-    tree = source.get_source(cache, args.kernel_tree)
-    names = ["stock", "quell"] if args.kernel == "all" else [args.kernel]
+    tree = source.get_source(cache, args.kernel)
+    names = ["stock", "quell"] if args.which == "all" else [args.which]
     for kernel in build.build_kernels(tree, names, cache).values():
         print(f"{kernel.name}\t{kernel.release}\t{kernel.image}", flush=True)
     if args.werror_w1:

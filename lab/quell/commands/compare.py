@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quell import disks, engine, here, machine, presets, sides, table, ui, workload
+from quell import disks, engine, here, machine, presets, sides, source, table, ui, workload
 from quell.paths import Cache
 
 EXAMPLES = """\
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str = "compare") -> Non
         add("--timeout", type=float, default=600, metavar="S", help="seconds for a run of your command (600)")
     add("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     add("--deterministic", **switch, help="guest instructions as the clock, data on a RAM disk: slow, repeatable")
-    add("--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's")
+    add("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def request_for(args: argparse.Namespace) -> engine.Request:
         given |= {"timeout": args.timeout, "here": args.here, "keep_caches": args.keep_caches, **data_of(args)}
         usual = here.SIDES if args.here else preset.sides
         preset = replace(preset, sides=sides.parse_all(args.side) if args.side else usual)
-    request = engine.request(preset, **given, accel=args.accel, tree=args.kernel_tree, command=args.command)
+    request = engine.request(preset, **given, accel=args.accel, kernel=args.kernel, command=args.command)
     if request.deterministic and args.preset != "compare" and not args.workload:
         for item in (one for one in workload.select(request.workloads) if one.nodes):
             ui.note(f"{item.name} is left out: data on a RAM disk would fill the guest's fast NUMA node")

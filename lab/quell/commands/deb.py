@@ -20,7 +20,7 @@ from quell.paths import Cache
 EXAMPLES = """\
 ./quell deb --config running
 ./quell deb --config ~/linux/.config -o /tmp/packages --jobs 4
-./quell deb --config running --kernel-tree ~/linux-6.12.y
+./quell deb --config running --kernel ~/linux-6.12.y
 """
 
 
@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", default=Path(), help="where to (default: here)"
     )
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument(
         "--jobs", "-j", type=_jobs, metavar="N", help="compilers at once (default: one for each CPU)"
     )
@@ -54,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     """Build and print."""
     cache = Cache()
     config = deb.read_config(args.config)
-    tree = source.get_source(cache, args.kernel_tree)
+    tree = source.get_source(cache, args.kernel)
     made = deb.build_packages(tree, config, args.output, cache=cache, jobs=args.jobs)
     for package in made.packages:
         print(f"{package.path}\t{ui.size(package.size)}\t{package.sha256}", flush=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write the kernel part as patches for a Linux 6.12 tree: a series for git am, and one roll-up patch.
+"""Write the kernel part as patches for a Linux tree: a series for git am, and one roll-up patch.
 
-One commit per patch of kernel/patches, with the new files that belong to it; any
+One commit per patch of kernel/hooks/VERSION, with the new files that belong to it; any
 first part of the series builds. The patches are made for Debian's source or the
 tree that is given, and signed with git's user.name and user.email.
 """
@@ -17,7 +17,8 @@ from quell.paths import Cache
 EXAMPLES = """\
 ./quell export /tmp/series
 git -C ~/linux am /tmp/series/0*.patch
-./quell export --kernel-tree ~/linux-6.12.y /tmp/series
+./quell export --kernel 7.3 /tmp/series-7.3
+./quell export --kernel ~/linux-6.12.y /tmp/series
 patch -d ~/linux-6.12.y -p1 < /tmp/series/quell-6.12.*.patch
 """
 
@@ -25,20 +26,18 @@ patch -d ~/linux-6.12.y -p1 < /tmp/series/quell-6.12.*.patch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("dir", type=Path, metavar="DIR", help="a new folder, or an empty one")
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
 
 
 def main(args: argparse.Namespace) -> int:
     """Make the patches, and print their names."""
     export.check_target(args.dir)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
-    if args.kernel_tree is None:
-        origin = source.debian_source(Cache())
+    if args.kernel in source.VERSIONS:
+        origin = source.debian_source(Cache(), args.kernel)
         root, version = origin.tree, origin.version
     else:
-        root, version = source.plain_tree(args.kernel_tree)
+        root, version = source.plain_tree(Path(args.kernel))
     who = export.identity()
     files = export.patches(
         tree.kernel_dir(), lambda path: tree.read_file(root, path), version, who, export.date()

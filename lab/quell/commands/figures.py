@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from quell import engine, presets, table, ui
+from quell import engine, presets, source, table, ui
 from quell.paths import Cache
 
 SCHEMA = "quell.figures/2"
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="only these groups of figures.toml (all)")
     parser.add_argument("--runs", type=int, metavar="N", help="runs on each side (the group's own; 5)")
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument("--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's")
+    parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument("--json", action="store_true", help="print one object, no table")
 
 
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
         ui.note(f"{group.name}: {group.about}")
         preset = replace(group, name="figures", runs=group.runs if args.runs is None else args.runs)
         accel = "tcg" if group.deterministic else args.accel  # the instruction counter needs TCG
-        request = engine.request(preset, accel=accel, tree=args.kernel_tree)
+        request = engine.request(preset, accel=accel, kernel=args.kernel)
         result, folder = engine.compare(request, Cache())
         ui.note(f"kept in {folder}")
         rows += presets.check(group, result)

@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from quell import build, machine, sides, ui, user_command
+from quell import build, machine, sides, source, ui, user_command
 from quell.commands import compare
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     compare.add_data(parser)
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument(
         "--timeout", type=float, metavar="S", help="seconds (3600; no limit on a terminal)"
     )
@@ -64,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     cache = Cache()
     disks = compare.data_of(args)
     side = sides.parse("stock=stock" if args.stock else "quell=quell")
-    _, kernels = build.for_sides(args.kernel_tree, cache, (side,), ext4=False)
+    _, kernels = build.for_sides(args.kernel, cache, (side,), ext4=False)
     kernel = kernels[side.name]
     accelerator = machine.choose_accelerator(args.accel, kernel.image, cache)
     ui.note(f"booting {kernel.release} under {accelerator.name.upper()} ...")

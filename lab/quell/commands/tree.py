@@ -3,7 +3,7 @@
 
 The tree's first commit is the pristine source; Quell lies on top,
 uncommitted, so that `git diff` there shows what Quell is. Edit it, then
---refresh writes the changes back into kernel/files and kernel/patches: new
+--refresh writes the changes back into kernel/files and kernel/hooks: new
 files as they are, an edit of a Linux file into the last patch of the series
 that touches the file. Run again without --refresh, it brings an unedited tree
 up to date with kernel/.
@@ -20,7 +20,8 @@ from quell.paths import Cache
 
 EXAMPLES = """\
 ./quell tree
-./quell tree ~/quell-linux --kernel-tree ~/linux-6.12.y
+./quell tree --kernel 7.3
+./quell tree ~/quell-linux --kernel ~/linux-6.12.y
 ./quell tree --refresh
 ./quell tree --refresh --patch luf_fs
 """
@@ -28,10 +29,8 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("dir", nargs="?", type=Path, metavar="DIR", help="default: linux")
-    parser.add_argument(
-        "--kernel-tree", type=Path, metavar="DIR", help="a Linux 6.12 tree instead of Debian's"
-    )
+    parser.add_argument("dir", nargs="?", type=Path, metavar="DIR", help="default: linux, or linux-7.3 with --kernel 7.3")
+    parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument("--refresh", action="store_true", help="write DIR's changes into kernel/")
     parser.add_argument(
         "--patch",
@@ -56,20 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Make or refresh the tree."""
-    dest = args.dir or tree.default_tree()
+    dest = args.dir or tree.default_tree(args.kernel)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
     cache = Cache()
     # One at a time: they write the same tree, and kernel/.
     with cache.lock("tree"):
         if args.refresh:
-            if args.kernel_tree:
-                raise UsageError("--refresh takes no --kernel-tree: the tree knows its source")
             done = tree.refresh(dest, patch=args.patch, take=args.take, force=args.force)
             print("\n".join(done) if done else "kernel/ is up to date")
             return 0
         if args.patch or args.take:
             raise UsageError("--patch and --take go with --refresh")
-        origin = source.get_source(cache, args.kernel_tree)
+        origin = source.get_source(cache, args.kernel)
         message = tree.make_git_tree(dest, origin, force=args.force)
     ui.note(message)
     return 0

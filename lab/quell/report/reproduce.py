@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The commands that measure again what is in a result.
 
-A result does not say with which --timeout and --kernel-tree it was made.
+A result does not say with which --timeout and --kernel it was made.
 """
 
 from __future__ import annotations

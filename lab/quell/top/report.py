@@ -43,7 +43,7 @@ class Mechanism:
     of_wait: bool = False
 
 
-# The one list of what mends what. Those without a patch in kernel/patches/series do not count.
+# The one list of what mends what. Those without a patch in kernel/hooks do not count.
 MECHANISMS = (
     Mechanism(
         "luf",
@@ -67,11 +67,7 @@ MECHANISMS = (
 
 def available() -> tuple[Mechanism, ...]:
     """Those of MECHANISMS that this tree has."""
-    try:
-        series = (repo_root() / "kernel/patches/series").read_text()
-    except OSError:
-        return ()
-    names = {line.strip().removesuffix(".patch") for line in series.splitlines()}
+    names = {patch.stem for patch in (repo_root() / "kernel/hooks").glob("*/*.patch")}
     return tuple(one for one in MECHANISMS if one.name in names)
 
 

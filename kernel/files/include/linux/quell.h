@@ -20,6 +20,7 @@ struct cpumask;
  * @name:	its name in sysfs and in quell=
  * @key:	true while the mechanism is on
  * @linux_own:	Linux does this by itself: quell=off leaves it on
+ * @refused:	why it must stay off on this machine, a few words; or NULL
  * @attrs:	further sysfs files beside "enabled", NULL-terminated, or NULL
  * @off:	called after @key went from true to false; may sleep; or NULL
  * @list:	for mm/quell.c
@@ -28,6 +29,7 @@ struct quell_mechanism {
 	const char *name;
 	struct static_key *key;
 	bool linux_own;
+	const char *refused;
 	const struct attribute * const *attrs;
 	void (*off)(void);
 	struct list_head list;

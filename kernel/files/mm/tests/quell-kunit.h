@@ -41,8 +41,22 @@ static void __init quell_param_test(struct kunit *test)
 	}
 }
 
+/* A mechanism that is refused stays off, whatever is asked for, and may be told so. */
+static void __init quell_refused_test(struct kunit *test)
+{
+	struct static_key key = STATIC_KEY_INIT_FALSE;
+	struct quell_mechanism m = { .name = "refused", .key = &key, .refused = "no reason" };
+
+	mutex_lock(&quell_mutex);
+	KUNIT_EXPECT_EQ(test, quell_set(&m, true), -EOPNOTSUPP);
+	KUNIT_EXPECT_EQ(test, quell_set(&m, false), 0);
+	mutex_unlock(&quell_mutex);
+	KUNIT_EXPECT_FALSE(test, static_key_enabled(&key));
+}
+
 static struct kunit_case __refdata quell_cases[] = {
 	KUNIT_CASE(quell_param_test),
+	KUNIT_CASE(quell_refused_test),
 	{}
 };
 

@@ -19,8 +19,8 @@
  * Acknowledged early: flushes that free no page tables, of munmap, mprotect, madvise, write
  * protection, copy on write, the batches of reclaim and migration, the drains of mm/luf.c.
  * Not: kernel ranges; flush_tlb_range() and flush_tlb_mm(), which say that page tables may
- * have been freed; the flush that trims mm_cpumask() once a second; flushes that Xen PV and
- * Hyper-V carry out themselves; anything before early_ack_init().
+ * have been freed; the flush that trims mm_cpumask() once a second, or moves an mm to a global
+ * ASID; flushes that Xen PV and Hyper-V carry out themselves; anything before early_ack_init().
  *
  * A1: nothing on the target uses a stale entry in its window
  * ----------------------------------------------------------
@@ -44,7 +44,8 @@
  *    stock for a CPU in lazy TLB mode, which runs with stale entries for as long as it likes.
  *
  * The target compares the mm of the request with the loaded one and never looks into it, as it
- * may be gone. The same address cannot be another mm: the initiator still waited when the
+ * may be gone; since 6.14 it would clear itself in that mm's cpumask, and does not while it
+ * owes. The same address cannot be another mm: the initiator still waited when the
  * request was copied, and the loaded mm changes to init_mm at most in the window.
  * [selftest early_ack, mutations EARLY_ACK_NO_FLUSH and EARLY_ACK_FLUSH_LATER, model ack]
  *
@@ -70,6 +71,8 @@
  * A4: messages
  * ------------
  * A message has one user at a time: csd_lock() waits for the acknowledgment of the last call.
+ * So an initiator that may be preempted while it waits (since 7.0) finds the message free, or
+ * waits for its next user's acknowledgment as well.
  * The target takes it off its list and copies it before that, and only compares its address
  * afterwards (tracing). Flushes that run in another order than they were sent are what
  * tlb_gen is for: each initiator raised it before it sent, and flush_tlb_func() flushes a range
@@ -111,10 +114,11 @@
 #include <linux/init.h>
 #include <linux/jump_label.h>
 #include <linux/quell.h>
+#include <linux/stddef.h>
 #include <asm/early_ack.h>
 
-/* It travels as the argument of a call. */
-static_assert(sizeof(struct flush_tlb_info) == EARLY_ACK_INFO_SIZE);
+/* It travels as the argument of a call; the rest is padding. */
+static_assert(offsetofend(struct flush_tlb_info, trim_cpumask) <= EARLY_ACK_INFO_SIZE);
 
 /* Off until early_ack_init(). */
 DEFINE_STATIC_KEY_FALSE(early_ack_key);

@@ -20,13 +20,23 @@ static inline bool early_ack_on(void)
 	return static_branch_likely(&early_ack_key);
 }
 
+/* Does @mm move to an ASID that is flushed by INVLPGB? */
+static inline bool early_ack_asid_moves(struct mm_struct *mm)
+{
+#ifdef CONFIG_BROADCAST_TLB_FLUSH
+	return mm_in_asid_transition(mm);
+#else
+	return false;
+#endif
+}
+
 /*
  * May @info be acknowledged before it is carried out? Not if the target may be to
  * change the mm (trim_cpumask; it does since 6.14), which may be gone by then.
  */
 static inline bool early_ack_possible(const struct flush_tlb_info *info)
 {
-	return !info->freed_tables && !info->trim_cpumask;
+	return !info->freed_tables && !info->trim_cpumask && !early_ack_asid_moves(info->mm);
 }
 
 #else

@@ -133,6 +133,19 @@ static inline void arch_luf_flush_here(struct arch_tlbflush_unmap_batch *batch,
 	arch_tlbbatch_flush(batch);
 }
 
+/*
+ * Why is tlb_gen no evidence here? With INVLPGB, CPUs that share a global ASID are flushed without
+ * an interrupt, and do not compare it.
+ */
+static inline const char *arch_luf_refused(void)
+{
+#ifdef X86_FEATURE_INVLPGB
+	if (cpu_feature_enabled(X86_FEATURE_INVLPGB))
+		return "CPUs broadcast TLB flushes with INVLPGB";
+#endif
+	return NULL;
+}
+
 #else
 
 static inline u64 luf_look_at_clock(void)

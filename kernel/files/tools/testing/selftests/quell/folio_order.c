@@ -843,8 +843,10 @@ static void test_reuse(void)
 	for (unsigned int i = 0; i < 64; i++)
 		same += PM_PFN(before[i]) == PM_PFN(after[i]);
 	expect(same == 64, "%lu of 64 pages are where they were", same);
-	expect(vm_counter("folio_order_reuse") - reused >= (long)(COUNT - 256) / 16 * 15,
-	       "%ld pages were reused", vm_counter("folio_order_reuse") - reused);
+	/* Since 6.15 Linux reuses them by itself, and nobody counts. */
+	if (reused >= 0)
+		expect(vm_counter("folio_order_reuse") - reused >= (long)(COUNT - 256) / 16 * 15,
+		       "%ld pages were reused", vm_counter("folio_order_reuse") - reused);
 	for (unsigned long i = 0; i < COUNT; i++)
 		expect(get(map, i) == mark(i), "page %lu is wrong", i);
 	munmap(map, BIG);

@@ -22,6 +22,7 @@
  *	private		a thread writes to its private mapping
  *	remap		another file is mapped at the same address
  *	protect		the mapping is made inaccessible
+ *	guard		guard regions are put where it was (Linux 6.14 for files)
  *
  * The main thread raises a flag when it is through. A reader that sees the flag
  * and then reads the old content has used a stale entry: a violation. Nothing
@@ -66,6 +67,9 @@
 #define F2FS_IOC_START_ATOMIC_WRITE	_IO(0xf5, 1)
 #define F2FS_IOC_COMMIT_ATOMIC_WRITE	_IO(0xf5, 2)
 #define QFMT_VFS_V1	4
+#ifndef MADV_GUARD_INSTALL
+#define MADV_GUARD_INSTALL	102
+#endif
 
 #define OLD	0x01d01d01d01d01d0UL
 #define NEW	0x4e3e4e3e4e3e4e3eUL
@@ -277,6 +281,24 @@ static void do_protect(struct reader *r)
 		die("mprotect");
 }
 
+/* The PTEs are empty: nothing is unmapped, and nothing but this flushes. */
+static void do_guard(struct reader *r)
+{
+	if (madvise((void *)r->map, SIZE, MADV_GUARD_INSTALL))
+		die("MADV_GUARD_INSTALL");
+}
+
+static bool with_guards(void)
+{
+	int fd = open(other_path, O_RDONLY);
+	void *map = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	bool yes = map != MAP_FAILED && !madvise(map, PAGE, MADV_GUARD_INSTALL);
+
+	munmap(map, PAGE);
+	close(fd);
+	return yes;
+}
+
 static bool on_ext4(void)
 {
 	struct statfs fs;
@@ -323,6 +345,8 @@ static const struct test {
 	{ .name = "private",	.flags = MAP_PRIVATE,	.change = do_private },
 	{ .name = "remap",	.flags = MAP_SHARED,	.change = do_remap },
 	{ .name = "protect",	.flags = MAP_SHARED,	.change = do_protect },
+	{ .name = "guard",	.flags = MAP_SHARED,	.change = do_guard,
+	  .possible = with_guards },
 };
 
 static void run(const struct test *t)
