@@ -21,7 +21,7 @@ from quell.paths import repo_root, write_atomic
 from quell.source import GIT_ENV, Source, git
 from quell.tree import Overlay, Reader
 
-COVER = "0000-cover-letter.patch"
+COVER = "cover-letter"
 # Where the user has no name, git still wants one.
 NOBODY = ("Quell", "quell@localhost")
 _DATE = "2024-11-17T22:15:00Z"
@@ -184,7 +184,7 @@ def write(dest: Path, files: dict[str, str]) -> None:
 
 def numbered(files: dict[str, str]) -> list[str]:
     """The patches of the series in order, without the cover letter and the roll-up."""
-    return sorted(name for name in files if re.match(r"\d{4}-", name) and name != COVER)
+    return sorted(name for name in files if re.match(r"\d{4}-", name))
 
 
 def am(repo: Path, mails: list[Path]) -> None:
