@@ -139,7 +139,8 @@ def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ready = bench({"none": GOOD, "LUF_A": STALE, "LUF_B": GOOD}, "LUF_A\nLUF_B\n")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     result = torture.run(Cache(tmp_path))
-    assert (result.passed, result.failed) == (parts, 0)
+    quick = parts - sum(bool(attack.variant) for attack in torture.INTACT)
+    assert (result.passed, result.failed) == (quick, 0) and quick < parts
     assert "preempt=full: 1,000 reads checked, 500 per second" in result.details
     result = torture.run_mutants(Cache(tmp_path))
     assert (result.passed, result.failed) == (len(torture.ATTACKS) + 1, 1)
