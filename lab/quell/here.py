@@ -122,11 +122,16 @@ class Here:
         if shutil.which(request.command[0]) is None:
             raise UsageError(f"the command {request.command[0]} does not exist or cannot be run")
         here = cls(cache, request.keep_caches, root)
-        present = {path.name for path in here.folder.iterdir() if (path / "enabled").exists()}
+        states = {path.parent.name: value for path, value in here._state().items()}
+        refused = {name: value for name, value in states.items() if value not in ("0", "1")}
         for side in request.sides:
-            asked = {word.removeprefix("-") for word in (side.quell or "").split(",")}
-            if gone := sorted((asked & set(switches(side))) - present):
+            words = (side.quell or "").split(",")
+            asked = {word.removeprefix("-") for word in words} & set(switches(side))
+            if gone := sorted(asked - states.keys()):
                 raise UsageError(f"side {side.name}: the running kernel was built without {gone[0]}")
+            if stays := sorted(refused.keys() & set(words)):
+                raise UsageError(f"side {side.name}: {stays[0]} stays off on this machine: {refused[stays[0]]}")
+        here.absent += [f"{name} stays off on this machine: {value}." for name, value in refused.items()]
         here.lock = os.open(here.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(here.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,6 +171,7 @@ class Here:
     # --- switches ---
 
     def _state(self) -> dict[Path, str]:
+        """What the switches say: "0", "1", or "0 (REASON)" for one that the kernel refuses to move."""
         return {
             path: path.read_text().strip() for path in sorted(self.folder.glob("*/enabled"))
         }
@@ -178,7 +184,7 @@ class Here:
         try:
             for path, value in before.items():
                 new = str(int(wanted[path.parent.name])) if path.parent.name in wanted else value
-                if new != value:
+                if new != value and value in ("0", "1"):
                     path.write_text(new)
             yield
         finally:

@@ -80,6 +80,9 @@ def read(root: Path = Path("/")) -> Status:
             for file in sorted(entry.iterdir())
             if file.name != "enabled" and (value := _text(file)) is not None
         }
+        # "0 (REASON)": the kernel refuses to switch it on.
+        if reason := enabled[2:]:
+            tunables[entry.name]["refused"] = reason
     if not switches:
         raise QuellError(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}")
     vmstat = _pairs(_text(root / "proc/vmstat") or "")

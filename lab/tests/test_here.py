@@ -148,6 +148,20 @@ def test_who_cannot_measure_here(root: Path, tmp_path: Path, monkeypatch: pytest
         here.Here.prepare(request("true"), cache, root)
 
 
+def test_a_mechanism_that_the_kernel_refuses(root: Path, tmp_path: Path) -> None:
+    enabled = root / "sys/kernel/mm/quell/luf/enabled"
+    enabled.write_text("0 (no reason)\n")
+    place = here.Here.prepare(request("true"), Cache(), root)
+    assert "luf stays off on this machine: 0 (no reason)." in place.absent
+    with place._switched(here.SIDES[1]):
+        assert enabled.read_text() == "0 (no reason)\n"
+        assert (root / "sys/kernel/mm/quell/early_ack/enabled").read_text() == "1"
+    del place
+    here.Here.prepare(request("true", sides=(sides.parse("a=quell,quell=-luf"), here.SIDES[0])), Cache(), root)
+    with pytest.raises(UsageError, match=r"side a: luf stays off on this machine: 0 \(no reason\)"):
+        here.Here.prepare(request("true", sides=(sides.parse("a=quell,quell=luf"), here.SIDES[0])), Cache(), root)
+
+
 def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "812,,dTLB-load-misses,99,100.00,,\n<not supported>,,iTLB-load-misses,0,100.00,,\n7,,minor-faults:u,1,1,,\n"
     assert here._perf_counts(said) == {"dTLB-load-misses": 812, "minor-faults": 7}

@@ -102,6 +102,13 @@ def test_switched_off_and_fresh(machine: Path) -> None:
     assert "avoided" not in out and "no large folio" in out
 
 
+def test_why_a_mechanism_is_refused(machine: Path) -> None:
+    (machine / status.SYSFS / "luf/enabled").write_text("0 (no reason)\n")
+    found = status.read(machine)
+    assert not found.switches["luf"]
+    assert "OFF  max_stale_ms 100, refused (no reason)" in "\n".join(status.describe(found))
+
+
 def test_without_counters(machine: Path) -> None:
     for name in ("vmstat", "interrupts", "uptime", "sys/kernel/osrelease"):
         (machine / "proc" / name).unlink()
