@@ -30,7 +30,7 @@ from quell import tree as quell_tree
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space, write_atomic
 from quell.sides import KERNELS as KERNELS_OF_SIDES, Side
-from quell.source import DEFAULT, VERSIONS, Source, get_source, user_tree
+from quell.source import DEFAULT, VERSIONS, Source, get_source, linux_of, user_tree
 
 # Raised when finished kernels of an older lab can no longer be used.
 _FORMAT = 1
@@ -81,10 +81,6 @@ _TREES: dict[str, Spec] = {}
 # NAME-ext4 is the kernel NAME without other file systems on disks. Both are made in one work
 # folder, so that adding the file systems compiles little but them.
 EXT4 = "-ext4"
-
-
-def _linux(version: str) -> str:
-    return Source(version, Path(), "").linux
 
 
 def _folder(name: str, linux: str) -> str:
@@ -174,9 +170,10 @@ def build_kernels(
 
 
 def build_kernel(which: str, kernel: str, cache: Cache, *, ext4: bool = False) -> Kernel:
-    """The kernel of a side: one of sides.KERNELS, of ``--kernel``'s source if it names no version of Linux, or
+    """The kernel of a side: one of sides.KERNELS, or that of a tree's folder as it is.
 
-    that of a tree's folder as it is. With ``ext4`` the one that has no other file system on disks.
+    ``kernel`` is ``--kernel``'s Linux, for a side that names no version. With ``ext4`` the one that has no
+    other file system on disks.
     """
     end = EXT4 if ext4 else ""
     if which in KERNELS_OF_SIDES:
@@ -230,7 +227,7 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
         source_key=record["source_key"],
         compiler=record["compiler"],
         key=key,
-        build_dir=Work(cache.work / _folder(name.removesuffix(EXT4), _linux(record["source_version"]))).obj,
+        build_dir=Work(cache.work / _folder(name.removesuffix(EXT4), linux_of(record["source_version"]))).obj,
     )
 
 

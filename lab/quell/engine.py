@@ -47,8 +47,8 @@ class Request(presets.Preset):
     def __post_init__(self) -> None:
         own = self.command is not None
         option = "--here" if self.here else "--data" if self.data else "--disk"
-        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic
-        guest = guest or self.kernel != source.DEFAULT
+        newer = self.kernel != source.DEFAULT
+        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic or newer
         for wrong, why in (
             (self.runs < 1, f"--runs should be 1 or more, not {self.runs}"),
             (not 0 < self.timeout < 1e9, f"--timeout should be more than 0 seconds, not {self.timeout:g}"),

@@ -18,7 +18,7 @@ from pathlib import Path
 from quell import proc, series, tree
 from quell.errors import QuellError, UsageError
 from quell.paths import repo_root, write_atomic
-from quell.source import GIT_ENV, Source, git
+from quell.source import GIT_ENV, git, linux_of
 from quell.tree import Overlay, Reader
 
 COVER = "cover-letter"
@@ -73,14 +73,12 @@ def check_target(dest: Path) -> None:
 def patches(
     kernel: Path, pristine: Reader, version: str, who: Identity | None, when: str
 ) -> dict[str, str]:
-    """The files to write, by name: ``0001-....patch`` and so on, ``quell-VERSION.patch``, and a cover
+    """The files to write, by name: ``0001-....patch`` and so on, and ``quell-VERSION.patch``.
 
-    letter where ``hooks/VERSION/cover`` has its text.
-
-    ``version`` is Linux's. QuellError when a hook does not apply, or series.toml
+    Where ``hooks/VERSION/cover`` has the text for one, a cover letter comes first. ``version`` is Linux's. QuellError when a hook does not apply, or series.toml
     does not fit.
     """
-    linux = Source(version, kernel, "").linux
+    linux = linux_of(version)
     one = series.read(kernel, linux)
     if not one.commits:
         raise QuellError(f"there is nothing to export: kernel/hooks/{linux}/series is missing or empty")

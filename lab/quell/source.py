@@ -50,7 +50,12 @@ class Source:
     @property
     def linux(self) -> str:
         """The one of VERSIONS that it is of."""
-        return ".".join(re.findall(r"\d+", self.version)[:2])
+        return linux_of(self.version)
+
+
+def linux_of(version: str) -> str:
+    """The one of VERSIONS that a version of Linux is of: 6.12 for 6.12.117."""
+    return ".".join(re.findall(r"\d+", version)[:2])
 
 
 def kernel_version(tree: Path) -> str:
@@ -91,7 +96,7 @@ def get_source(cache: Cache, kernel: str = DEFAULT) -> Source:
 def present_source(cache: Cache, linux: str = DEFAULT) -> Source | None:
     """Debian's source of this version if it is in the cache already, the newest one."""
     records = sorted(
-        cache.root.glob(f"source/debian-{linux}*/source.json"), key=lambda path: path.stat().st_mtime
+        cache.root.glob(f"source/debian-{linux}[.-]*/source.json"), key=lambda path: path.stat().st_mtime
     )
     return _load(records[-1].parent) if records else None
 

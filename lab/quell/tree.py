@@ -25,7 +25,7 @@ from quell import proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import atomic_dir, repo_root, require_space, write_atomic
 from quell.placement import Placed, place, report
-from quell.source import DEFAULT, GIT_ENV, VERSIONS, Source, check_version, git
+from quell.source import DEFAULT, GIT_ENV, VERSIONS, Source, check_version, git, linux_of
 
 # A git tree of ours is known by this file in its .git: the source's key, and
 # hashes of the kernel part and of the overlay as last written.
@@ -88,11 +88,6 @@ class KernelPart:
 def kernel_dir() -> Path:
     """The ``kernel`` folder of this repository."""
     return repo_root() / "kernel"
-
-
-def linux_of(tree: Path) -> str:
-    """The version of Linux, as in source.VERSIONS, that a tree is of; UsageError for another."""
-    return Source(check_version(tree), tree, "").linux
 
 
 def _digest(overlay: Overlay) -> str:
@@ -302,8 +297,8 @@ def apply_quell(tree: Path, kernel: Path | None = None) -> list[str]:
     QuellError naming the hook and the Linux file when a hook does not apply;
     the tree is then as it was.
     """
-    linux = linux_of(tree)
-    result = overlay(read_kernel_part(kernel or kernel_dir(), linux), lambda path: read_file(tree, path))
+    part = read_kernel_part(kernel or kernel_dir(), linux_of(check_version(tree)))
+    result = overlay(part, lambda path: read_file(tree, path))
     for path, data in result.items():
         _write(tree, path, data)
     return sorted(result)
@@ -484,7 +479,7 @@ def refresh(
     """
     kernel = kernel or kernel_dir()
     tree = _git_tree(dest)
-    part = read_kernel_part(kernel, linux_of(dest))
+    part = read_kernel_part(kernel, linux_of(check_version(dest)))
     record = tree.record()
     if record["kernel"] != part.digest() and not force:
         raise UsageError(

@@ -108,6 +108,7 @@ def test_tree_command(
     assert cli.main(["tree", "--refresh", str(dest)]) == 0
     assert capsys.readouterr().out == "kernel/ is up to date\n"
     assert cli.main(["tree", "--patch", "x", str(dest)]) == 2
+    assert cli.main(["tree", "--refresh", str(dest), "--kernel", str(tmp_path)]) == 2
 
 
 def test_sum_over_parts(

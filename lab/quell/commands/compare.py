@@ -9,8 +9,9 @@ be given with --data: the guest's root is 9p, where lazy unmap flush does not ap
 With --here the command runs on this machine, which has to run a Quell kernel:
 by turns with Quell's mechanisms off and on.
 
-A side is NAME=KERNEL[,PARAMETER...]: stock, quell or the folder of a Linux tree,
-boot parameters, and settings that are written before the command starts, such as
+A side is NAME=KERNEL[,PARAMETER...]: stock or quell (of --kernel's Linux, or of
+another as in stock-7.3) or the folder of a Linux tree, boot parameters, and
+settings that are written before the command starts, such as
 /sys/kernel/mm/lru_gen/enabled=0. The first side is the base of ratios and verdicts.
 
 Your command may print figures of its own, one a line: "figure NAME VALUE UNIT"

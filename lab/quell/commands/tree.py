@@ -61,6 +61,8 @@ def main(args: argparse.Namespace) -> int:
     # One at a time: they write the same tree, and kernel/.
     with cache.lock("tree"):
         if args.refresh:
+            if args.kernel not in source.VERSIONS:
+                raise UsageError("--refresh takes no folder with --kernel: the tree knows its source")
             done = tree.refresh(dest, patch=args.patch, take=args.take, force=args.force)
             print("\n".join(done) if done else "kernel/ is up to date")
             return 0
