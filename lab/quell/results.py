@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -140,15 +140,22 @@ def fault_of(found: Mapping[str, Any]) -> str:
     return ""
 
 
+def kept(cache: Cache, presets: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+    """The complete results of the cache, newest first, of ``presets`` if any are named."""
+    for folder in _folders(cache, presets):
+        yield load(folder)
+
+
 def latest(cache: Cache, presets: tuple[str, ...] = ()) -> Path | None:
     """The newest folder with a complete result, of one of ``presets`` if any are named; or None."""
+    return next(_folders(cache, presets), None)
+
+
+def _folders(cache: Cache, presets: tuple[str, ...]) -> Iterator[Path]:
     for file in sorted(cache.results.glob(f"*/{FILE}"), reverse=True):
-        try:
+        with suppress(ResultError):
             if not presets or load(file)["preset"] in presets:
-                return file.parent
-        except ResultError:
-            continue
-    return None
+                yield file.parent
 
 
 def environment(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+import report_samples
 from guests import SIDES, plan, sample
-from quell import cli, counters, engine, judge, mechanisms, presets, published, sides, stats, workload
+from quell import cli, counters, engine, judge, mechanisms, presets, published, results, sides, stats, workload
 from quell.commands import compare as command
 from quell.commands import figures
 from quell.errors import QuellError, UsageError
@@ -188,3 +189,30 @@ def test_published_figures_beside_ours() -> None:
     one = {"workload": "mapped-read", "cpus": 2, "figures": {"elapsed_s": {"sides": ends}}}
     [found] = published.compare([row], {"comparisons": [one]})
     assert (found["direction"], found["why"], found["ours"]["ratio"]) == ("opposite", row.why, 1.8333)
+
+
+def test_the_page_of_kept_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sections of kept results are made anew, the newest for each version of Linux; the rest of the page stays."""
+    monkeypatch.setenv("QUELL_CACHE", str(tmp_path / "cache"))
+    page = tmp_path / "results.md"
+    assert cli.main(["figures", "luf-256M", "--page", str(page)]) == 2
+    assert "no result of these groups is kept" in capsys.readouterr().err and not page.exists()
+    page.write_text("# Mine\n\nwords\n\n## zz\n\nby hand\n\n## luf-1G, Linux 6.12\n\nearlier\n\n## luf-256M, Linux 6.12\n\nold\n")
+    both = {name: [[100.0, 110, 120, 130, 140], [5.0, 6, 7, 8, 9]] for name in ("flush_requests", "shootdown_ipis")}
+    same = {name: [[10.0, 11, 12, 13, 14]] * 2 for name in ("pages_scanned", "pages_reclaimed", "elapsed_s")}
+    for at, version in enumerate(("6.12.1", "6.12.117", "7.3.4")):
+        kept = report_samples.result(report_samples.comparison(**both, **same), preset="luf-256M")
+        kept["environment"]["kernel_source"] = version
+        folder = tmp_path / f"cache/results/2026010{at}T000000.0Z"
+        folder.mkdir(parents=True)
+        results.save(folder, kept)
+    assert cli.main(["figures", "--page", str(page)]) == 0
+    assert "2 of 4 sections made anew" in capsys.readouterr().out
+    text = page.read_text()
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert heads == ["# Mine", "## luf-1G, Linux 6.12", "## luf-256M, Linux 6.12", "## luf-256M, Linux 7.3", "## zz"]
+    assert "words" in text and "earlier" in text and "old" not in text and "6.12.1;" not in text
+    assert "| shootdown IPIs | at most 0.08 | 120 | 7 | 0.058 |  |" in text
+    assert "elapsed, s (emulated)" in text and "does not hold" not in text
+    assert "0.058" in page.with_suffix(".svg").read_text()
+    assert cli.main(["figures", "--page", str(tmp_path)]) == 2

@@ -2,6 +2,7 @@
 """The figures that this project claims, measured here: stock and Quell in one go.
 
 Exits with 1 if one of them does not hold. They are listed in figures.toml.
+With --page nothing is measured: the newest kept results go to a page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from quell import engine, presets, source, table, ui
+from quell import engine, figures_page, presets, source, table, ui
 from quell.paths import Cache
 
 SCHEMA = "quell.figures/2"
@@ -19,6 +20,7 @@ EXAMPLES = """\
 ./quell figures
 ./quell figures luf-256M --runs 6
 ./quell figures --json > figures.json
+./quell figures --page docs/results.md
 """
 
 
@@ -29,15 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument("--json", action="store_true", help="print one object, no table")
+    page = "measure nothing; write the newest kept result of each group into this page (Markdown, with a chart)"
+    parser.add_argument("--page", type=Path, metavar="FILE", help=page)
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure and judge every group; 1 if a claim does not hold."""
+    if args.page:
+        made, total = figures_page.update(args.page, presets.groups(args.groups), Cache())
+        print(f"{args.page}: {made} of {total} sections made anew")
+        return 0
     rows = []
     environments = {}
     for group in presets.groups(args.groups):
         ui.note(f"{group.name}: {group.about}")
-        preset = replace(group, name="figures", runs=group.runs if args.runs is None else args.runs)
+        preset = replace(group, runs=group.runs if args.runs is None else args.runs)
         accel = "tcg" if group.deterministic else args.accel  # the instruction counter needs TCG
         request = engine.request(preset, accel=accel, kernel=args.kernel)
         result, folder = engine.compare(request, Cache())

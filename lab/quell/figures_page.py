@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The project's figures as a page (Markdown) with a chart (SVG), from kept results.
+
+A group has a section for each version of Linux. A section is made anew where the cache has a
+result; the others, and all text before the first section, stay as the page has them.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quell import machine, presets, results, source, table, ui
+from quell.errors import UsageError
+from quell.paths import Cache, write_atomic
+
+_HEADING = re.compile(r"^(?=## )", re.M)
+_HEAD = "| workload | guest | figure | claim | {} | {} | ratio | |\n|---|---|---|---|---:|---:|---:|---|"
+
+
+def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[int, int]:
+    """Write ``page``, and the chart beside it; how many sections were made, and how many there are.
+
+    UsageError when no result of these groups is kept, or the page cannot be written.
+    """
+    if page.is_dir() or not page.parent.is_dir():
+        raise UsageError(f"the page {page} cannot be written: it takes a file in a folder that exists")
+    preamble, *old = _HEADING.split(page.read_text() if page.exists() else "# Figures\n\n")
+    sections = {part.partition("\n")[0]: part.rstrip() for part in old}
+    made, bars = {}, []
+    for group in groups:
+        for result in _newest(group, cache):
+            rows = presets.check(group, result)
+            made[f"## {group.name}, Linux {_version(result)}"] = _section(group, result, rows)
+            bars += [bar for row in rows if (bar := _bar(group, row, result))]
+    if not made:
+        raise UsageError("no result of these groups is kept; ./quell figures GROUP makes one")
+    sections |= made
+    order = [f"## {name}, Linux {version}" for name in _names() for version in source.VERSIONS]
+    ordered = sorted(sections, key=lambda head: order.index(head) if head in order else len(order))
+    write_atomic(page, preamble + "\n\n".join(sections[head] for head in ordered) + "\n")
+    if bars:
+        write_atomic(page.with_suffix(".svg"), _chart(bars))
+    return len(made), len(sections)
+
+
+def _names() -> list[str]:
+    return [group.name for group in presets.groups()]
+
+
+def _version(result: Mapping[str, Any]) -> str:
+    return ".".join(result["environment"]["kernel_source"].split(".")[:2])
+
+
+def _newest(group: presets.Preset, cache: Cache) -> Iterator[dict[str, Any]]:
+    """The newest kept result of a group on each version of Linux."""
+    seen = set()
+    for result in results.kept(cache, (group.name,)):
+        if (version := _version(result)) not in seen:
+            seen.add(version)
+            yield result
+
+
+def _section(group: presets.Preset, result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    made = result["environment"]
+    settings = "; ".join(side.option() for side in group.sides if side.parameters)
+    how = "guest instructions" if made["deterministic"] else made["accelerator"]["name"].upper()
+    conditions = [
+        made["date"][:10], f"Linux {made['kernel_source']}", f"Quell {made['quell']}",
+        f"{made['runs']} run{'s' * (made['runs'] > 1)} on each side, medians", f"{how} on {made['host']['cpus']} CPUs ({made['host']['cpu']})",
+    ]  # fmt: skip
+    conditions += [f"swap on {group.swap}"] * bool(group.swap) + [f"sides {settings}"] * bool(settings)
+    names = [side.name for side in group.sides]
+    lines = [
+        f"## {group.name}, Linux {_version(result)}", "", f"{group.about[0].upper()}{group.about[1:]}.", "",
+        "; ".join(conditions) + ".", "", _HEAD.format(*names),
+    ]  # fmt: skip
+    before = ("", "")
+    for row in rows:
+        here = (f"`{row['workload']}`", f"{machine.format_memory(row['memory_kb'] * 1024)}, {row['cpus']} CPUs")
+        figure = _title(row, result)
+        cells = [*(("", "") if here == before else here), figure, row["claim"].removeprefix("ratio ")]
+        cells += [ui.number(row["base"]["median"]), ui.number(row["other"]["median"]), table.ratio(row["ratio"])]
+        lines.append("| " + " | ".join([*cells, "" if row["holds"] else "**does not hold**"]) + " |")
+        before = here
+    return "\n".join(lines)
+
+
+def _title(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """A figure's name with its unit; times under emulation say so."""
+    figure = next(c["figures"][row["figure"]] for c in result["comparisons"] if c["workload"] == row["workload"])
+    text = table.label(figure)
+    if result["environment"]["deterministic"]:
+        return text + " (guest instructions)" * (figure["unit"] in ("ns", "us", "s"))
+    emulated = result["environment"]["accelerator"]["name"] == "tcg" and not figure["carries_over"]
+    return text + " (emulated)" * emulated
+
+
+# --- the chart --------------------------------------------------------------
+
+_WIDTH, _LABEL, _ROW = 760, 400, 22
+Bar = tuple[str, float]
+
+
+def _bar(group: presets.Preset, row: Mapping[str, Any], result: Mapping[str, Any]) -> Bar | None:
+    """A row that its group shows in the chart."""
+    if row["figure"] not in group.chart or row["ratio"] is None or row["cpus"] != result["comparisons"][0]["cpus"]:
+        return None
+    memory = machine.format_memory(row["memory_kb"] * 1024)
+    return f"{row['workload']}, {memory}, {_version(result)}: {_title(row, result)}", row["ratio"]
+
+
+def _chart(bars: Sequence[Bar]) -> str:
+    """Ratios to stock as horizontal bars, the line is stock's 1."""
+    height = _ROW * (len(bars) + 2)
+    scale = (_WIDTH - _LABEL - 60) / max(1.0, *(ratio for _, ratio in bars))
+    svg = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {_WIDTH} {height}",
+                             "font-family": "sans-serif", "font-size": "12", "role": "img"})  # fmt: skip
+    ET.SubElement(svg, "title").text = "Quell as a share of stock Linux: less is better"
+    ET.SubElement(svg, "rect", {"width": str(_WIDTH), "height": str(height), "fill": "#ffffff"})
+
+    def text(x: float, y: float, what: str, anchor: str = "start") -> None:
+        ET.SubElement(svg, "text", {"x": f"{x:.0f}", "y": f"{y:.0f}", "text-anchor": anchor, "fill": "#1f2328"}).text = what
+
+    stock = _LABEL + scale
+    text(stock, 15, "stock = 1", "middle")
+    for number, (label, ratio) in enumerate(bars, 1):
+        y = number * _ROW
+        text(_LABEL - 8, y + 15, label, "end")
+        bar = {"x": f"{_LABEL}", "y": f"{y + 3}", "width": f"{max(1.0, ratio * scale):.1f}", "height": f"{_ROW - 6}"}
+        ET.SubElement(svg, "rect", {**bar, "fill": "#1a7f37" if ratio <= 1 else "#cf222e"})
+        text(_LABEL + ratio * scale + 5, y + 15, f"{ratio:.3f}")
+    ET.SubElement(svg, "line", {"x1": f"{stock:.1f}", "x2": f"{stock:.1f}", "y1": "20", "y2": f"{height - 18}",
+                                "stroke": "#57606a", "stroke-dasharray": "3 3"})  # fmt: skip
+    text(_LABEL, height - 5, "Share of stock Linux in the same run; less is better")
+    return ET.tostring(svg, encoding="unicode") + "\n"
