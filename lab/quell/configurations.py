@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quell import build
+from quell import build, tree
 from quell.errors import QuellError, UsageError
+from quell.source import DEFAULT
 
 # The options of mm/Kconfig.quell that are mechanisms.
 MECHANISMS = (
-    "UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH", "EARLY_ACK", "FOLIO_ORDER", "LUF", "WRITEOUT_BATCH",
+    "UNMAP_BATCH", "CONCURRENT", "ZAP_BATCH", "RMAP_BATCH", "EARLY_ACK", "GATHER_RANGE", "FOLIO_ORDER", "LUF",
+    "WRITEOUT_BATCH",
 )  # fmt: skip
 
 
@@ -71,7 +73,8 @@ class Configuration:
 
     ``base`` is one of ``_BASES``; ``options`` (without CONFIG_) are set on top, and have to
     come out as they are here. With ``link`` the whole kernel is compiled and linked, modules too; with
-    ``sparse`` the objects are also read by sparse.
+    ``sparse`` the objects are also read by sparse. ``alone`` and ``without`` name a mechanism whose
+    patch is applied without the others, or left out.
     """
 
     name: str
@@ -80,20 +83,28 @@ class Configuration:
     arch: str = "x86_64"
     link: bool = False
     sparse: bool = False
+    alone: str = ""
+    without: str = ""
+
+    def part(self, whole: tree.KernelPart) -> tree.KernelPart:
+        """The patches of ``whole`` that are applied."""
+        name = self.alone or self.without
+        return tree.subset(whole, f"{name}.patch", alone=bool(self.alone)) if name else whole
 
     @property
     def is_def(self) -> bool:
         """Whether it starts from the architecture's defconfig."""
         return _BASES[self.base] is None
 
-    def fragment(self, kernel_part: Path, *, quell: bool = True) -> str:
+    def fragment(self, kernel_part: Path, *, quell: bool = True, linux: str = DEFAULT) -> str:
         """The lines that are asked for; without those about Quell for the stock source."""
         base = _BASES[self.base]
         if base is None or isinstance(base, str):
             text = base or ""
         else:
             try:
-                text = "\n".join((kernel_part / "configs" / name).read_text() for name in base)
+                names = [*base, *([f"{linux}.config"] if linux != DEFAULT else [])]
+                text = "\n".join((kernel_part / "configs" / name).read_text() for name in names)
             except FileNotFoundError as error:
                 raise QuellError(f"the configuration {error.filename} is missing") from None
         lines = text.splitlines()
@@ -125,7 +136,7 @@ def _only(*wanted: str) -> dict[str, str]:
 # What the architecture, or a kernel without THP and counters of events, lets Quell have.
 _ARM64 = ("UNMAP_BATCH", "ZAP_BATCH", "WRITEOUT_BATCH")
 _I386 = (*_ARM64, "CONCURRENT", "RMAP_BATCH")
-_SIMPLE = ("UNMAP_BATCH", "ZAP_BATCH", "CONCURRENT", "RMAP_BATCH", "EARLY_ACK")
+_SIMPLE = ("UNMAP_BATCH", "ZAP_BATCH", "CONCURRENT", "RMAP_BATCH", "EARLY_ACK", "GATHER_RANGE")
 
 _NO_MIGRATION = {
     name: "n"
@@ -184,6 +195,17 @@ CONFIGURATIONS = (
     Configuration("no-mechanism", "small", {"64BIT": "y", **_only()}, link=True),
     *(
         Configuration(name.lower(), "small", {"64BIT": "y", **_only(name)}, link=True)
+        for name in MECHANISMS
+    ),
+    # A symbol that belongs to another patch.
+    *(
+        Configuration(f"{name.lower()}-alone", "small", {"64BIT": "y", **_only(name)}, link=True, alone=name.lower())
+        for name in MECHANISMS
+    ),
+    *(
+        Configuration(f"no-{name.lower()}", "small", {
+            "64BIT": "y", **_only(*(other for other in MECHANISMS if other != name)),
+        }, link=True, without=name.lower())
         for name in MECHANISMS
     ),
     Configuration("def-off", "def", {"QUELL": "n"}),

@@ -85,6 +85,23 @@ class KernelPart:
         return [hook for hook in self.hooks if path in hook.sections]
 
 
+# The patches that all mechanisms need, and those that need a mechanism's.
+_COMMON = ("uaccess.patch", "quell.patch")
+_NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
+
+
+def mechanism_patches(part: KernelPart) -> list[str]:
+    """The names of the patches that are a mechanism each."""
+    return [hook.name for hook in part.hooks if hook.name not in (*_COMMON, *_NEEDS)]
+
+
+def subset(part: KernelPart, patch: str, *, alone: bool) -> KernelPart:
+    """The mechanism of ``patch`` with the patches that all need, or everything but it."""
+    own = {patch, *(more for more, of in _NEEDS.items() if of == patch)}
+    hooks = [hook for hook in part.hooks if hook.name in _COMMON or (hook.name in own) == alone]
+    return KernelPart(part.files, hooks, part.linux)
+
+
 def kernel_dir() -> Path:
     """The ``kernel`` folder of this repository."""
     return repo_root() / "kernel"

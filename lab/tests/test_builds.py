@@ -69,7 +69,8 @@ def run(
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("UNDEFINED", str(tmp_path / "undefined"))
     monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
-    monkeypatch.setattr(source_module, "debian_source", lambda cache: source)
+    monkeypatch.setattr(source_module, "debian_source", lambda cache, linux: source)
+    monkeypatch.setattr(source_module, "VERSIONS", ("6.12",))
     monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
     monkeypatch.setattr(
         configurations,

@@ -81,25 +81,24 @@ class Outcome:
 
 
 def run(cache: Cache, names: Sequence[str] = ()) -> CheckResult:
-    """The configurations ``names``, all for none: one check each, and a table."""
+    """The configurations ``names``, all for none, on each version of Linux: one check each, and a table."""
     wanted = choose(names)
     prereq.ensure(prereq.BUILD)
     try:
         prereq.ensure(_optional(wanted))
     except UsageError as error:
         ui.note(error.message)
-    origin = source.debian_source(cache)
-    part = _compiled(tree.read_kernel_part(tree.kernel_dir()))
     outcomes = []
     with cache.lock("builds"):
-        trees = {
-            "quell": build.source_tree("builds-quell", origin, cache, part),
-            "stock": build.source_tree("builds-stock", origin, cache, None),
-        }
-        for number, one in enumerate(wanted, 1):
-            outcome = _outcome(one, trees, origin.key, part, cache)
-            ui.note(f"{number} of {len(wanted)}: {line(outcome)}")
-            outcomes.append(outcome)
+        for linux in source.VERSIONS:
+            origin = source.debian_source(cache, linux)
+            part = _compiled(tree.read_kernel_part(tree.kernel_dir(), linux))
+            stock = build.source_tree("builds-stock", origin, cache, None)
+            for one in wanted:
+                mine = one.part(part)
+                trees = {"quell": build.source_tree("builds-quell", origin, cache, mine), "stock": stock}
+                outcomes.append(_outcome(one, trees, origin, mine, cache))
+                ui.note(f"{len(outcomes)} of {len(source.VERSIONS) * len(wanted)}: {line(outcomes[-1])}")
     return read(outcomes)
 
 
@@ -143,7 +142,7 @@ def line(one: Outcome | None) -> str:
             f"{one.seconds:.0f}{' (kept)' if one.kept else ''}",
         )
     name, *others = cells
-    return f"{name:<20}" + "".join(f"{cell:>{width}}" for cell, width in zip(others, (8, 13, 7, 7, 12)))
+    return f"{name:<26}" + "".join(f"{cell:>{width}}" for cell, width in zip(others, (8, 13, 7, 7, 12)))
 
 
 def _compiled(part: tree.KernelPart) -> tree.KernelPart:
@@ -201,14 +200,15 @@ def _kind(text: str) -> tuple[str, str]:
 class _Build:
     """One configuration in one of the trees."""
 
-    def __init__(self, one: Configuration, src: Path, cache: Cache, *, quell: bool) -> None:
+    def __init__(self, one: Configuration, src: Path, cache: Cache, *, quell: bool, linux: str = source.DEFAULT) -> None:
         self.one = one
+        self.linux = linux
         self.src = src
         self.cache = cache
         self.quell = quell
         self.arch = ARCHES[one.arch]
         self.obj = src / f"obj-{one.arch}"
-        self.log = cache.logs / f"builds-{one.name}{'' if quell else '-stock'}.log"
+        self.log = cache.logs / f"builds-{linux}-{one.name}{'' if quell else '-stock'}.log"
         # In obj while make runs: found at the start, the last run was killed.
         self.marker = self.obj / "building"
 
@@ -233,7 +233,7 @@ class _Build:
             shutil.rmtree(self.obj)
         self.obj.mkdir(exist_ok=True)
         asked = self.obj / "quell.fragment"
-        write_atomic(asked, self.one.fragment(kernel_part, quell=self.quell))
+        write_atomic(asked, self.one.fragment(kernel_part, quell=self.quell, linux=self.linux))
         if self.one.is_def:
             self.make("defconfig", check="no configuration")
             config = self.obj / ".config"
@@ -308,37 +308,38 @@ class _Build:
 
 
 def _outcome(
-    one: Configuration, trees: Mapping[str, Path], source_key: str, part: tree.KernelPart, cache: Cache
+    one: Configuration, trees: Mapping[str, Path], origin: source.Source, part: tree.KernelPart, cache: Cache
 ) -> Outcome:
     """Compile one configuration, unless it is known to be fine."""
     arch = ARCHES[one.arch]
+    name = one.name if origin.linux == source.DEFAULT else f"{one.name}, {origin.linux}"
     if arch.prefix and prereq.which(f"{arch.prefix}gcc") is None:
-        return Outcome(one.name, skipped=f"install {arch.package} (optional)")
+        return Outcome(name, skipped=f"install {arch.package} (optional)")
     with_sparse = one.sparse and prereq.which("sparse") is not None
     kernel_part = tree.kernel_dir()
     common = [
-        _hash(*(Path(file).read_text() for file in (__file__, build.__file__))), source_key,
+        _hash(*(Path(file).read_text() for file in (__file__, build.__file__))), origin.key,
         one.arch, str(with_sparse), str(one.is_def), _versions(one.arch),
     ]
-    key = _hash(*common, one.fragment(kernel_part), repr(sorted(one.options.items())),
+    key = _hash(*common, one.fragment(kernel_part, linux=origin.linux), repr(sorted(one.options.items())),
                 str(one.link), part.digest())  # fmt: skip
-    record = cache.folder("checks") / "builds" / f"{one.name}.json"
+    record = cache.folder("checks") / "builds" / f"{name.replace(', ', '-')}.json"
     known = _load(record, key)
     if known is not None:
         none = () if with_sparse else None
-        outcome = Outcome(one.name, known["objects"], (), none, known["linked"], known["seconds"], kept=True)
+        outcome = Outcome(name, known["objects"], (), none, known["linked"], known["seconds"], kept=True)
         return _without_sparse(one, outcome)
 
     def stock(names: list[str]) -> tuple[list[str], list[str]]:
-        fragment = one.fragment(kernel_part, quell=False)
-        return _stock(one, trees["stock"], names, with_sparse, _hash(*common, fragment, *names), cache)
+        fragment = one.fragment(kernel_part, quell=False, linux=origin.linux)
+        return _stock(one, trees["stock"], names, with_sparse, _hash(*common, fragment, *names), cache, origin.linux)
 
     started = time.monotonic()
     try:
-        outcome = _compile(one, trees["quell"], part, with_sparse, stock, cache)
+        outcome = replace(_compile(one, trees["quell"], part, with_sparse, stock, cache), name=name)
     except QuellError as error:
         text = "\n".join(part for part in (error.message, error.detail) if part)
-        outcome = Outcome(one.name, error=f"{text}\nlog: {error.log}" if error.log else text)
+        outcome = Outcome(name, error=f"{text}\nlog: {error.log}" if error.log else text)
     outcome = replace(outcome, seconds=round(time.monotonic() - started, 1))
     if outcome.clean:
         value = {name: getattr(outcome, name) for name in ("objects", "linked", "seconds")}
@@ -361,7 +362,7 @@ def _compile(
     stock: Callable[[list[str]], tuple[list[str], list[str]]],
     cache: Cache,
 ) -> Outcome:
-    ours = _Build(one, src, cache, quell=True)
+    ours = _Build(one, src, cache, quell=True, linux=part.linux)
     ours.configure(tree.kernel_dir())
     wanted = ours.configured(objects(part, ours.arch.folder))
     if not wanted:
@@ -386,13 +387,13 @@ def _compile(
 
 
 def _stock(
-    one: Configuration, src: Path, names: Sequence[str], with_sparse: bool, key: str, cache: Cache
+    one: Configuration, src: Path, names: Sequence[str], with_sparse: bool, key: str, cache: Cache, linux: str
 ) -> tuple[list[str], list[str]]:
     """What the compiler and sparse say of the same objects of the stock source."""
-    record = cache.folder("checks") / "builds" / f"{one.name}-stock.json"
+    record = cache.folder("checks") / "builds" / f"{one.name}-{linux}-stock.json"
     known = _load(record, key)
     if known is None:
-        stock = _Build(one, src, cache, quell=False)
+        stock = _Build(one, src, cache, quell=False, linux=linux)
         stock.configure(tree.kernel_dir())
         has = stock.configured(names)
         found = stock.compile(has) if has else []

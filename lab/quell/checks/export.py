@@ -64,21 +64,14 @@ def _of_version(cache: Cache, origin: source.Source, compile_all: bool) -> tuple
     return wrong, done
 
 
-# All others need these; and what belongs to a mechanism needs that.
-_BASE = ("uaccess.patch", "quell.patch")
-_NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
-
-
 def independent(part: tree.KernelPart, pristine: tree.Reader) -> tuple[list[str], int]:
     """Which hooks do not apply alone, or which others do not without them; and how many were tried."""
     wrong = []
-    mechanisms = [hook.name for hook in part.hooks if hook.name not in (*_BASE, *_NEEDS)]
+    mechanisms = tree.mechanism_patches(part)
     for name in mechanisms:
-        own = {name, *(more for more, of in _NEEDS.items() if of == name)}
-        for what, wanted in (("alone", {*_BASE, *own}), ("without it", {h.name for h in part.hooks} - own)):
-            hooks = [hook for hook in part.hooks if hook.name in wanted]
+        for what in ("alone", "without it"):
             try:
-                tree.states(tree.KernelPart(part.files, hooks, part.linux), pristine)
+                tree.states(tree.subset(part, name, alone=what == "alone"), pristine)
             except QuellError as error:
                 wrong.append(f"{name}, {what}: {error.message}")
     return wrong, 2 * len(mechanisms)
