@@ -155,6 +155,92 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	munmap(list, HUGE);
 }
 
+/* --- DAMON --------------------------------------------------------------- */
+
+#define DAMON		"/sys/kernel/mm/damon/admin/kdamonds/"
+
+/* DAMON's files in order: physical memory, and a scheme for all that is cold for 0.1 s. */
+static const struct {
+	const char *file, *value;
+} damon[] = {
+	{ "nr_kdamonds", "1" },
+	{ "0/contexts/nr_contexts", "1" },
+	{ "0/contexts/0/operations", "paddr" },
+	{ "0/contexts/0/monitoring_attrs/intervals/sample_us", "5000" },
+	{ "0/contexts/0/monitoring_attrs/intervals/aggr_us", "50000" },
+	{ "0/contexts/0/targets/nr_targets", "1" },
+	{ "0/contexts/0/targets/0/regions/nr_regions", "1" },
+	{ "0/contexts/0/targets/0/regions/0/start", NULL },
+	{ "0/contexts/0/targets/0/regions/0/end", NULL },
+	{ "0/contexts/0/schemes/nr_schemes", "1" },
+	{ "0/contexts/0/schemes/0/action", "pageout" },
+	{ "0/contexts/0/schemes/0/access_pattern/sz/max", "1099511627776" },
+	{ "0/contexts/0/schemes/0/access_pattern/age/min", "2" },
+	{ "0/contexts/0/schemes/0/access_pattern/age/max", "1000000" },
+	{ "0/state", "on" },
+};
+
+/* The largest range of memory in /proc/iomem, as two decimal numbers. */
+static void largest_ram(char range[2][32])
+{
+	unsigned long start, end, most = 0;
+	FILE *f = fopen("/proc/iomem", "r");
+	char line[128];
+
+	if (!f)
+		die("/proc/iomem");
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%lx-%lx : System RAM", &start, &end) == 2 &&
+		    strstr(line, "System RAM") && end - start > most) {
+			most = end - start;
+			sprintf(range[0], "%lu", start);
+			sprintf(range[1], "%lu", end);
+		}
+	fclose(f);
+}
+
+/* DAMON's page-out takes lists of its own. */
+static void damon_pages_out(enum swap swap)
+{
+	char range[2][32], path[128], known[32] = "";
+	uint64_t *list = map_list(PRIVATE);
+	double end = now() + 60;
+	unsigned long out = 0;
+	long batches, folios;
+	struct companion c;
+	bool same;
+
+	if (!access(DAMON "nr_kdamonds", W_OK))
+		read_file(DAMON "nr_kdamonds", known, sizeof(known));
+	if (strcmp(known, "0\n")) {
+		tap_skip("a kernel with DAMON that nobody uses", "DAMON, %s", swap_names[swap]);
+		return;
+	}
+	fill_list(list, 1000);
+	companion_start(&c, list);
+	batches = vm_counter("writeout_batch_flush");
+	folios = vm_counter("writeout_batch_folios");
+	largest_ram(range);
+	for (unsigned long i = 0, n = 0; i < sizeof(damon) / sizeof(damon[0]); i++) {
+		snprintf(path, sizeof(path), DAMON "%s", damon[i].file);
+		write_file(path, damon[i].value ?: range[n++]);
+	}
+	while (out <= LIST * 9 / 10 && now() < end) {
+		usleep(100000);
+		out = swapped(list);
+	}
+	write_file(DAMON "0/state", "off");
+	write_file(DAMON "nr_kdamonds", "0");
+	batches = vm_counter("writeout_batch_flush") - batches;
+	folios = vm_counter("writeout_batch_folios") - folios;
+	companion_stop(&c);
+	same = list_is(list, 1000);
+	tap_result(out > LIST * 9 / 10 && same && batches >= 1 && folios >= 8 * batches,
+		   "DAMON, %s: %ld batches of %ld folios, %lu of %d pages went out%s",
+		   swap_names[swap], batches, folios, out, LIST, same ? "" : ", not as they were");
+	munmap(list, HUGE);
+}
+
 /* --- Nothing is lost ----------------------------------------------------- */
 
 struct writer {
@@ -488,6 +574,7 @@ int main(int argc, char **argv)
 			one_flush(swap, kind, false);
 			one_flush(swap, kind, true);
 		}
+		damon_pages_out(swap);
 		if (cgroup[0])
 			same_counts(swap);
 		else
