@@ -38,7 +38,10 @@ _TIMES = ("s", "ms", "us", "ns")
 def comparison(
     plan: Plan, samples: Samples, sides: Sequence[Side], emulated: bool, first: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """One workload as results keep it (docs/results.md); ``first`` names the figures that tables begin with."""
+    """One workload as results keep it (docs/reading-the-numbers.md).
+
+    ``first`` names the figures that tables begin with.
+    """
     figures = _figures(samples)
     matters = [n for n in plan.matters if n in figures]
     if plan.own:

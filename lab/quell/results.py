@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Results of comparisons: their form (docs/results.md), where they are kept, how they are read."""
+"""Results of comparisons: their form (docs/reading-the-numbers.md), where they are kept, how they are read."""
 
 from __future__ import annotations
 
