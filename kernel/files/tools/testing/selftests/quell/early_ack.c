@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Does a CPU ever use an old translation after the call that took it away has
- * returned? Usage:
+ * No CPU uses an old translation after the call that removed it has returned. Attacks A1 to
+ * A3 of arch/x86/mm/early_ack.c. Usage:
  *
  *	early_ack [ROUNDS]
  *
- * A sender takes the right to access 1, 8, 33 or 100 pages away, publishes that,
- * and gives it back, ROUNDS times in all. Watchers, pinned to the other CPUs, have
- * these pages hot in their TLBs and never cease to access them:
+ * An initiator (sender) takes access to 1, 8, 33 or 100 pages away, publishes that, and
+ * gives it back, ROUNDS times in all. Watchers on the other CPUs keep the pages hot in
+ * their TLBs:
  *
  *	dontneed	MADV_DONTNEED; they read
  *	unmap		munmap(), then mmap(); they read
@@ -15,25 +15,18 @@
  *	protect		mprotect() against writing; they write
  *	uffd		userfaultfd's protection against writing; they write
  *
- * Every page says for which round and which page it was written. A watcher that
- * reads what was taken away before it looked, or what belongs to another page, has
- * used an old translation: its frame may be somebody else's by now. So has one that
- * reads zeroes where it knows that something was written. A page that changes
- * after it was protected was written through an old translation.
+ * Every page holds its number and its round. A round that was taken away before the read is
+ * stale, and so are zeroes of a written page. Another page's number is wrong. A write to a
+ * protected page is stale.
  *
- * One sender; two at once, as threads of one process; two, as two processes. Two
- * requests meet at a CPU that is neither's only where there are three CPUs. Any
- * kernel has to pass; one that acknowledges flushes early, and has that switched on,
- * must also show that it did, in early_ack_sent and early_ack_acked of /proc/vmstat.
+ * The initiators are one thread, two threads, or two processes; their requests meet at a
+ * third CPU where there is one. Then the switch moves, and one of three CPUs goes offline
+ * and online. Then two hugetlb mappings share a page table. Their flushes must not be
+ * acknowledged early, as the table may be freed through the other mapping. Then kprobes in
+ * the handler read user memory.
  *
- * Then the same while somebody moves the switch, and takes a CPU away and gives it
- * back where there are three.
- *
- * Then two mappings of one file in huge pages (hugetlb), so large that they share a
- * page table. Who loses such a table may see it freed by the other one, so these
- * flushes must not be acknowledged early, while those of a table of its own are.
- *
- * Then kprobes in the interrupt handler, which try to read the program's memory.
+ * Every kernel must pass. With early_ack on, early_ack_sent and early_ack_acked of
+ * /proc/vmstat must rise.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -55,14 +48,14 @@
 #define MAX_PAGES	100
 #define MAX_CPUS	8
 #define MAX_SENDERS	2
-/* Each region is somewhere in the middle of one of this size. */
+/* A region lies in the middle of such a space. */
 #define SPACE		(8UL << 20)
 #define MIDDLE		(3UL << 20)
 
 #define MAGIC		0xacedUL
 /*
- * What a sender waits for the watchers at the most, in looks. Without PAUSE, which
- * under emulation takes as long as a hundred of them.
+ * Looks of a sender before it goes on without the watchers. PAUSE is too slow under
+ * emulation.
  */
 #define PATIENCE	20000
 
@@ -70,17 +63,16 @@ enum op { DONTNEED, UNMAP, MOVE, PROTECT, UFFD, NR_OPS };
 
 static const char * const op_names[] = { "dontneed", "unmap", "move", "protect", "uffd" };
 
-/* What a sender works on. */
 struct region {
 	volatile uint64_t *map;
-	uint64_t *aside;		/* where MOVE moves it */
+	uint64_t *aside;		/* the other address of MOVE */
 	int uffd;
 	int number;
 	int pages;
 	/* Rounds: all pages are written; about to be taken away; taken away. */
 	atomic_ulong written, going, gone;
-	atomic_bool away;		/* who faults need not try before it is false */
-	atomic_ulong passes;		/* of watchers, over all pages or to a fault */
+	atomic_bool away;		/* a fault is certain until it is false */
+	atomic_ulong passes;		/* of watchers; a fault ends one */
 };
 
 struct totals {
@@ -139,9 +131,9 @@ static void read_region(struct group *g, struct region *r)
 	atomic_fetch_add(&g->totals->reads, r->pages);
 }
 
-static char cpu_online[64];		/* the file of the CPU that goes and comes */
+static char cpu_online[64];		/* of the CPU that goes offline */
 
-/* To a CPU that has gone a thread cannot be pinned: it is wherever there is room. */
+/* A CPU that is offline takes no thread: any CPU will do then. */
 static void try_pin(int cpu)
 {
 	cpu_set_t set;
@@ -152,13 +144,13 @@ static void try_pin(int cpu)
 		die("two CPUs are needed");
 }
 
-/* Do watchers write, and may they go on reading? */
+/* Do watchers write? */
 static bool writes(enum op op)
 {
 	return op == PROTECT || op == UFFD;
 }
 
-/* Each watcher has a word of its own in every page. */
+/* One word per watcher and page. */
 static void write_region(struct group *g, struct region *r, int me)
 {
 	for (int i = 0; i < r->pages; i++)
@@ -202,7 +194,7 @@ static void *watch(void *arg)
 
 /* --- Senders --------------------------------------------------------------------- */
 
-/* Let the watchers pass over the region, if they are running at all. */
+/* Bounded: the watchers may not be running. */
 static void let_pass(struct group *g, struct region *r)
 {
 	unsigned long until = atomic_load(&r->passes) + 2 * g->watchers;
@@ -219,8 +211,8 @@ static void map_pages(struct region *r)
 }
 
 /*
- * Have neighbours on both sides, so that the page table stays when the region
- * goes, and the flush is one that may be acknowledged early.
+ * Neighbors on both sides keep the page table: freeing it would forbid early
+ * acknowledgment.
  */
 static void make_region(struct region *r, int number, int pages)
 {
@@ -258,7 +250,7 @@ static void protect_pages(struct region *r, int prot)
 		die("mprotect");
 }
 
-/* Who writes where it must not gets SIGBUS. */
+/* A write to a protected page raises SIGBUS. */
 static int open_uffd(void)
 {
 	struct uffdio_api api = {
@@ -298,7 +290,6 @@ static void uffd_protect(struct region *r, uint64_t mode)
 		die("UFFDIO_WRITEPROTECT");
 }
 
-/* What all watchers have written so far. */
 static uint64_t sum_of(const struct group *g, const struct region *r)
 {
 	uint64_t sum = 0;
@@ -389,7 +380,7 @@ static void *send(void *arg)
 
 /* --- Tests ----------------------------------------------------------------------- */
 
-/* Senders and watchers of one process; the senders are on the CPUs from @first on. */
+/* Senders take the CPUs from @first on. */
 static void run_group(struct totals *totals, enum op op, int senders, int first,
 		      int keep_free, int pages, unsigned long rounds)
 {
@@ -404,7 +395,7 @@ static void run_group(struct totals *totals, enum op op, int senders, int first,
 		if (op == UFFD)
 			watch_writes(&g.regions[i]);
 	}
-	/* Where there are so many CPUs they do not share one with a sender. */
+	/* Watchers and senders share no CPU if there are enough. */
 	for (int i = nr_cpus > keep_free ? keep_free : 0; i < nr_cpus; i++)
 		g.watcher_cpu[g.watchers++] = cpus[i];
 
@@ -455,7 +446,7 @@ static void run_who(struct totals *totals, enum op op, enum who who, int pages,
 			atomic_fetch_add(&totals->wrong, 1);
 }
 
-/* Few of the rounds are with many pages, as these take long: so many at the most. */
+/* Rounds with many pages are slow: a limit for them. */
 #define MOST_LARGE	2000UL
 
 static const struct {
@@ -483,7 +474,7 @@ static void run(struct totals *totals, enum op op, enum who who,
 	sent = vm_counter("early_ack_sent") - sent;
 	acked = vm_counter("early_ack_acked") - acked;
 	merged = vm_counter("early_ack_merged") - merged;
-	/* What moves is flushed as if page tables were freed. */
+	/* mremap() flushes as if page tables were freed. */
 	tap_result(!found(totals) &&
 		   (!early || op == MOVE ||
 		    (sent > (long)(who == ONE ? done / 4 : 0) && acked > 0)),
@@ -493,7 +484,7 @@ static void run(struct totals *totals, enum op op, enum who who,
 		   merged);
 }
 
-/* Two senders have no CPU in common but their own where there are only two. */
+/* With two CPUs the requests of two senders have no third CPU to meet at. */
 static unsigned long rounds_of(unsigned long rounds, enum who who)
 {
 	unsigned long each = rounds / NR_OPS;
@@ -503,7 +494,7 @@ static unsigned long rounds_of(unsigned long rounds, enum who who)
 	return who == ONE ? each - each / 10 : each / 20;
 }
 
-/* --- While the switch moves, and a CPU goes and comes ------------------------------- */
+/* --- While the switch moves and a CPU goes offline ------------------------------------ */
 
 #define ENABLED		QUELL_SYSFS "early_ack/enabled"
 
@@ -516,7 +507,7 @@ static void restore_all(void)
 		write_file(cpu_online, "1");
 }
 
-/* For a child, until its parent kills it. */
+/* Runs until the parent kills it. */
 static void disturb(atomic_ulong *times)
 {
 	for (unsigned long n = 0;; n++) {
@@ -530,7 +521,7 @@ static void disturb(atomic_ulong *times)
 	}
 }
 
-/* @totals has room for a counter behind it. */
+/* A counter follows @totals. */
 static void run_disturbed(struct totals *totals, enum op op, unsigned long rounds)
 {
 	atomic_ulong *times = (atomic_ulong *)(totals + 1);
@@ -544,7 +535,7 @@ static void run_disturbed(struct totals *totals, enum op op, unsigned long round
 		die("fork");
 	if (!child)
 		disturb(times);
-	/* Until it has done something, however slow it is. */
+	/* A slow child must have acted, too. */
 	for (int i = 0; i < 1000 && !found(totals) &&
 	     (i < 4 || atomic_load(times) < 8); i++)
 		run_group(totals, op, 1, 0, 1, i & 1 ? 33 : 1, rounds / 4 + 1);
@@ -563,7 +554,7 @@ static void run_beside(struct totals *totals, unsigned long rounds)
 	if (access(ENABLED, W_OK))
 		return tap_skip("early_ack, and root", "early_ack while the switch moves");
 	read_file(ENABLED, was_enabled, sizeof(was_enabled));
-	/* Not one that a sender is on. */
+	/* A CPU without a sender. */
 	if (nr_cpus > 2)
 		snprintf(cpu_online, sizeof(cpu_online),
 			 "/sys/devices/system/cpu/cpu%d/online", cpus[nr_cpus - 1]);
@@ -578,13 +569,13 @@ static void run_beside(struct totals *totals, unsigned long rounds)
 
 #define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 #define HUGE		(2UL << 20)
-#define HUGE_PAGES	4		/* of each mapping, that are used */
-#define TABLE		(512 * HUGE)	/* what a table of huge pages maps */
+#define HUGE_PAGES	4		/* touched in each mapping */
+#define TABLE		(512 * HUGE)	/* span of a table of huge pages */
 
 struct shared {
-	char *mine, *other;		/* two mappings of the same */
+	char *mine, *other;		/* mappings of one file */
 	int fd;
-	atomic_ulong gone;		/* the round in which mine was unmapped, or 0 */
+	atomic_ulong gone;		/* round in which @mine was unmapped, or 0 */
 	atomic_ulong passes, stale;
 	atomic_int next;
 	atomic_bool stop;
@@ -597,7 +588,7 @@ static void restore_huge_pool(void)
 	write_file(HUGE_POOL, huge_pool);
 }
 
-/* Is what only the other mapping has touched in mine? Then it is one table. */
+/* A page that only @other has touched is present in @mine: they share a table. */
 static bool is_shared(const struct shared *s)
 {
 	return pagemap_at(s->mine + (HUGE_PAGES - 1) * HUGE) & PM_PRESENT;
@@ -616,7 +607,6 @@ static void map_huge(const struct shared *s, char *at)
 		die("mmap of huge pages");
 }
 
-/* A pass ends at a fault, where mine is gone. */
 static void *watch_huge(void *arg)
 {
 	struct shared *s = arg;
@@ -630,7 +620,7 @@ static void *watch_huge(void *arg)
 
 		atomic_fetch_add(&s->passes, 1);
 		touch_huge(s->mine, HUGE_PAGES - 1);
-		/* It was gone before and after. */
+		/* Unmapped before and after the access. */
 		if (gone && gone == atomic_load(&s->gone))
 			atomic_fetch_add(&s->stale, 1);
 	}
@@ -638,7 +628,7 @@ static void *watch_huge(void *arg)
 	return NULL;
 }
 
-/* Longer than let_pass(): who sleeps in a fault gets no interrupt. */
+/* Longer than let_pass(): a watcher that sleeps in a fault gets no interrupt. */
 static void wait_for_pass(struct shared *s)
 {
 	unsigned long until = atomic_load(&s->passes) + 2 * (nr_cpus - 1);
@@ -650,9 +640,9 @@ static void wait_for_pass(struct shared *s)
 static void lose_huge(struct shared *s, bool unmap, bool early, unsigned long rounds)
 {
 	/*
-	 * No more than there is, for a flush that is to be seen: with page table isolation
-	 * and without PCID any interrupt ends a watcher's old entries, and then it faults,
-	 * sleeps until the table is done with, and gets no flush.
+	 * A short range where flushes are expected. With page table isolation and without
+	 * PCID any interrupt drops a watcher's entries. It faults, sleeps until the table
+	 * is done, and is sent no flush.
 	 */
 	size_t size = early ? HUGE_PAGES * HUGE : TABLE;
 
@@ -673,7 +663,7 @@ static void lose_huge(struct shared *s, bool unmap, bool early, unsigned long ro
 	}
 }
 
-/* @early: are flushes that may be acknowledged early to be expected? */
+/* @early: early acknowledgments are expected. */
 static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
 		     unsigned long rounds)
 {
@@ -692,7 +682,7 @@ static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
 	atomic_store(&s->stop, true);
 	for (int i = 1; i < nr_cpus; i++)
 		pthread_join(watcher[i], NULL);
-	/* Others (NUMA balancing) flush something, and a watcher is not there always. */
+	/* Some flushes are foreign (NUMA balancing), and a watcher is absent at times. */
 	tap_result(!atomic_load(&s->stale) && early == (sent > (long)rounds / 4),
 		   "early_ack %s: %lu rounds, %lu stale, %ld sent", what, rounds,
 		   atomic_load(&s->stale), sent);
@@ -746,7 +736,7 @@ static void run_shared(unsigned long rounds, bool early)
 
 static char probed[16];
 
-/* Appended: to write it anew removes the probes of others. fopen() would seek. */
+/* O_APPEND: O_TRUNC removes all probes. fopen() seeks. */
 static void change_probes(const char *line)
 {
 	int fd = open(PROBES, O_WRONLY | O_APPEND);
@@ -763,7 +753,6 @@ static void remove_probes(void)
 	change_probes("-:quell_test/owe");
 }
 
-/* Lines of the trace that have both. */
 static long traced(const char *one, const char *other)
 {
 	FILE *trace = fopen(TRACING "trace", "r");
@@ -782,15 +771,15 @@ static void add_probe(const char *name, const char *function)
 {
 	char probe[160];
 
-	/* A string, as a number that cannot be read is not said to be. */
+	/* A string shows "(fault)"; a number does not. */
 	snprintf(probe, sizeof(probe), "p:quell_test/%s %s v=+u0(\\0x%lx):string", name,
 		 function, (unsigned long)probed);
 	change_probes(probe);
 }
 
 /*
- * Two kprobes in the handler, which read a variable of the program that it has
- * interrupted: before the flush is owed they may, and afterwards they must not.
+ * The first probe may read the interrupted program's memory. The second one may not: the
+ * flush is owed by then.
  */
 static void run_probes(struct totals *totals, unsigned long rounds, bool early)
 {
@@ -801,7 +790,7 @@ static void run_probes(struct totals *totals, unsigned long rounds, bool early)
 		mount("tracefs", TRACING, "tracefs", 0, NULL);
 	if (!early || access(PROBES, W_OK))
 		return tap_skip("CONFIG_KPROBE_EVENTS, and early_ack", name);
-	/* Written to here, so that it is present. */
+	/* Present once it is written. */
 	snprintf(probed, sizeof(probed), "of the program");
 	add_probe("take", "early_ack_take");
 	add_probe("owe", "early_ack_run");
@@ -841,7 +830,7 @@ int main(int argc, char **argv)
 	char on[8] = "0";
 	int uffd;
 
-	/* The last argument: other tests here are given a folder first. */
+	/* The last argument: the runner passes a folder first. */
 	if (argc > 1 && atol(argv[argc - 1]) > 0)
 		rounds = atol(argv[argc - 1]);
 	if (!access(ENABLED, R_OK))

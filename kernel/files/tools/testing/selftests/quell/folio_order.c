@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Do faults on anonymous memory get large folios where they are of use, and nowhere
- * else, and does memory come back that is not used? Usage:
+ * Faults on anonymous memory get large folios beside used memory only, and unused memory
+ * comes back. Attacks the policy, the splits and the reuse of mm/folio_order.c. Usage:
  *
  *	folio_order [DIR [TEST]]
  *
- * DIR is not used. Root is needed; swap and a memory cgroup for some of the tests. What
- * is changed in the system is put back, but sizes whose control was written to are
- * left to this mechanism again.
- *
- * Each test is a process of its own. What it says is printed when it fails.
+ * DIR is ignored. Needs root; some tests need swap or a memory cgroup. Settings are
+ * restored, but mTHP sizes that were set by hand are left to folio_order again.
  */
 #define _GNU_SOURCE
 #include "util.h"
@@ -25,9 +22,9 @@
 #include <sys/wait.h>
 
 #define SYSFS		QUELL_SYSFS "folio_order/"
-#define BIG		(32UL << 20)	/* bytes of most regions */
+#define BIG		(32UL << 20)	/* of most regions */
 #define COUNT		(BIG / PAGE)
-#define MOST		16UL		/* pages of a folio that nobody asked for */
+#define MOST		16UL		/* pages of a folio without advice */
 #define LINES		12
 #define MAX_NODES	8U
 
@@ -60,7 +57,7 @@ static void skip(const char *why)
 
 /* --- Regions ------------------------------------------------------------- */
 
-/* Private anonymous memory at a multiple of 2 MB, with nothing beside it. */
+/* Private anonymous memory, aligned to 2 MB, without neighbors. */
 static char *map_region(unsigned long bytes)
 {
 	unsigned long room = bytes + 3 * HUGE;
@@ -98,7 +95,7 @@ static void fill(char *map, unsigned long from, unsigned long to)
 		put(map, from);
 }
 
-/* The pages from @from to @to are as put() left them; or 0, if not @written. */
+/* Pages hold mark(), or 0 if not @written. */
 static void verify(char *map, unsigned long from, unsigned long to, bool written,
 		   const char *when)
 {
@@ -147,7 +144,7 @@ static unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-/* Fill a region in one go: how many pages does the largest folio have? */
+/* Returns the pages of the largest folio. */
 static unsigned long fill_new(unsigned long pages)
 {
 	char *map = map_region(BIG);
@@ -159,7 +156,7 @@ static unsigned long fill_new(unsigned long pages)
 	return most;
 }
 
-/* --- Which memory gets what ---------------------------------------------- */
+/* --- The size of a folio -------------------------------------------------- */
 
 static void test_forward(void)
 {
@@ -208,7 +205,7 @@ static void test_madvised(void)
 	char *map = map_region(2 * BIG);
 	unsigned long most;
 
-	/* No huge pages, but up to half of one. */
+	/* No huge pages: the largest size is half of one. */
 	write_file(THP "hugepages-2048kB/enabled", "never");
 	if (madvise(map, 2 * BIG, MADV_HUGEPAGE))
 		die("MADV_HUGEPAGE");
@@ -249,7 +246,7 @@ static void test_never(void)
 	most = fill_new(256);
 	expect(most == 1, "never: a folio of %lu pages", most);
 	write_file(THP "enabled", "always");
-	/* Smaller than a huge page, which it would be else. */
+	/* A huge page does not fit. */
 	{
 		char *map = map_region(HUGE / 2);
 
@@ -268,7 +265,7 @@ static void test_switch(void)
 	write_file(SYSFS "enabled", "1");
 	most = fill_new(256);
 	expect(most == MOST, "on: %lu pages", most);
-	/* What was allocated before is not lost. */
+	/* Memory from before the switch stays. */
 	{
 		char *map = map_region(BIG);
 
@@ -339,7 +336,6 @@ static void test_edges(void)
 	pagemap_read(map + end * PAGE, 1, &behind);
 	expect(!(behind & PM_PRESENT), "a page behind the mapping is there");
 
-	/* A guard page in the middle. */
 	map = map_region(BIG);
 	if (mprotect(map + 40 * PAGE, PAGE, PROT_NONE))
 		die("mprotect");
@@ -371,7 +367,7 @@ static bool bind_to(unsigned int node)
 	return !syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 8 * sizeof(nodes));
 }
 
-/* Whoever binds memory to a node gets large folios from there. */
+/* A NUMA policy does not keep large folios away. */
 static void test_bind(void)
 {
 	int bound = 0;
@@ -436,7 +432,7 @@ static void test_locked(void)
 #define MADV_DONTNEED_LOCKED	24
 #endif
 
-/* Holes that are made in locked memory are not populated: who writes to one page wants one. */
+/* A hole in locked memory stays a hole: a write to one page populates one page. */
 static void test_locked_holes(void)
 {
 	int zero = open("/dev/zero", O_RDONLY), memory = open("/proc/self/mem", O_RDWR);
@@ -444,13 +440,13 @@ static void test_locked_holes(void)
 
 	if (zero < 0 || memory < 0)
 		die("open");
-	/* Written to by the kernel, directly and by get_user_pages(). */
+	/* Writes by the kernel, directly and by get_user_pages(). */
 	for (int direct = 0; direct < 2; direct++) {
 		char *map = map_region(1UL << 20);
 
 		if (mlock(map, 1UL << 20))
 			return skip("mlock");
-		/* The page before the first one is there, and so it goes on. */
+		/* The page before the hole is present: a run would continue. */
 		if (madvise(map + MOST * PAGE, 240 * PAGE, MADV_DONTNEED_LOCKED))
 			die("MADV_DONTNEED_LOCKED");
 		for (unsigned long i = MOST; i < 256; i += MOST)
@@ -458,7 +454,7 @@ static void test_locked_holes(void)
 			    pwrite(memory, "written", 8, (uintptr_t)map + i * PAGE) != 8)
 				die("write to a hole");
 		found = there(map + MOST * PAGE, 240);
-		/* One block may come, as anywhere; get_user_pages() is taken to populate. */
+		/* get_user_pages() counts as populating: one block may come. */
 		expect(found < 15 + MOST, "%s: %lu pages for 15",
 		       direct ? "read()" : "/proc/self/mem", found);
 		munmap(map, 1UL << 20);
@@ -467,7 +463,7 @@ static void test_locked_holes(void)
 	close(memory);
 }
 
-/* One page in each block is populated again, of a VMA that has holes beside it. */
+/* mprotect() populates a locked page of a VMA with holes beside it. */
 static void test_locked_pieces(void)
 {
 	char *map = map_region(1UL << 20);
@@ -534,14 +530,14 @@ static void test_dense_then_strided(void)
 	expect(found <= asked + 32, "%lu pages for %lu", found, asked);
 }
 
-/* Blocks that are not used make the VMA's runs worth less; full ones make up for it. */
+/* Unused blocks lower the score of a VMA, full ones raise it. */
 static void test_learns(void)
 {
 	long unused = vm_counter("folio_order_unused");
 	char *map = map_region(BIG);
 	unsigned long asked = 0, found;
 
-	/* Five pages, and then somewhere else: the fifth has a run of four beside it. */
+	/* The fifth page has a run of four beside it. */
 	for (unsigned long i = 0; i + 64 <= COUNT / 2; i += 64, asked += 5)
 		fill(map, i, i + 5);
 	found = there(map, COUNT);
@@ -561,7 +557,7 @@ static void *fill_odd(void *arg)
 	return NULL;
 }
 
-/* Threads fault in the same blocks, and next to each other. */
+/* Threads fault in the same blocks and next to each other. */
 static void test_threads(void)
 {
 	for (int round = 0; round < 8; round++) {
@@ -598,7 +594,7 @@ static void *fill_at_once(void *arg)
 	return NULL;
 }
 
-/* Two threads fault on the same page at the same time: one has a folio for nothing. */
+/* Both threads fault on one page: one of two allocated folios is dropped. */
 static void test_races(void)
 {
 	unsigned long most;
@@ -623,7 +619,7 @@ static void test_races(void)
 	}
 }
 
-/* --- What happens to large folios ---------------------------------------- */
+/* --- Large folios after the fault --------------------------------------- */
 
 static void in_child(void (*func)(char *map), char *map)
 {
@@ -664,7 +660,7 @@ static void test_fork(void)
 	fill(map, 33, 512);
 	verify(map, 0, 512, true, "parent, later");
 	expect(there(map, COUNT) <= 512 + MOST, "%lu pages", there(map, COUNT));
-	/* Again and again, so that what is forgotten adds up. */
+	/* Repeated, so that leaks add up. */
 	for (int i = 0; i < 40; i++) {
 		char *more = map_region(BIG);
 
@@ -681,7 +677,7 @@ static void test_mremap(void)
 	char *map = map_region(BIG), *to = map_region(BIG);
 
 	fill(map, 0, 65);
-	/* Not at a multiple of a folio. */
+	/* The distance is no multiple of a folio. */
 	if (mremap(map + 6 * PAGE, 64 * PAGE, 64 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
 		   to + PAGE) == MAP_FAILED)
 		die("mremap");
@@ -762,7 +758,7 @@ static void test_limit(void)
 		return skip("a memory cgroup");
 	cgroup_path(path, sizeof(path), "memory.max");
 	write_file(path, "4M");
-	/* Close to the limit, and over again; what is behind is given back. */
+	/* Close to the limit: pages behind are given back. */
 	for (int round = 0; round < 4; round++) {
 		char *map = map_region(BIG);
 
@@ -780,7 +776,7 @@ static void test_limit(void)
 
 /* --- How memory comes back ------------------------------------------------ */
 
-/* kB in use by this process's cgroup; waits until it is at most @most, a second at least. */
+/* Memory of the cgroup in kB, once it is at most @most or after 4 s. */
 static long in_use_kb(long most)
 {
 	char path[256];
@@ -795,7 +791,6 @@ static long in_use_kb(long most)
 	}
 }
 
-/* 15 of 16 pages are given back. */
 static void test_give_back(void)
 {
 	long before = vm_counter("folio_order_split"), empty, kb;
@@ -825,7 +820,7 @@ static void child_nothing(char *map)
 	verify(map, 0, COUNT, true, "child");
 }
 
-/* The child is gone: what is written then is not copied. */
+/* After the child's end a write copies nothing. */
 static void test_reuse(void)
 {
 	long reused = vm_counter("folio_order_reuse");
@@ -843,7 +838,7 @@ static void test_reuse(void)
 	for (unsigned int i = 0; i < 64; i++)
 		same += PM_PFN(before[i]) == PM_PFN(after[i]);
 	expect(same == 64, "%lu of 64 pages are where they were", same);
-	/* Since 6.15 Linux reuses them by itself, and nobody counts. */
+	/* Linux has reused them since 6.15, without a counter. */
 	if (reused >= 0)
 		expect(vm_counter("folio_order_reuse") - reused >= (long)(COUNT - 256) / 16 * 15,
 		       "%ld pages were reused", vm_counter("folio_order_reuse") - reused);
@@ -852,7 +847,7 @@ static void test_reuse(void)
 	munmap(map, BIG);
 }
 
-/* The child is there: what the parent writes is copied, whatever of a folio was before. */
+/* While the child lives, a write of the parent copies. */
 static void test_no_reuse(void)
 {
 	char *map = map_region(BIG);
@@ -866,7 +861,7 @@ static void test_no_reuse(void)
 	if (pid < 0)
 		die("fork");
 	if (!pid) {
-		/* So that the child maps fewer pages than the parent. */
+		/* The child maps fewer pages than the parent. */
 		munmap(map + 512 * PAGE, BIG - 512 * PAGE);
 		for (unsigned long i = 15; i < 512; i += 16)
 			if (madvise(map + i * PAGE, PAGE, MADV_DONTNEED))
@@ -891,7 +886,7 @@ static void test_no_reuse(void)
 	munmap(map, BIG);
 }
 
-/* Of a folio that goes to swap, and is mostly zeroes, only the rest does. */
+/* Zeroed pages of a large folio do not go to swap. */
 static void test_underused(void)
 {
 	long before = vm_counter("folio_order_underused"), out = vm_counter("pswpout");
@@ -961,7 +956,7 @@ static const struct test {
 	{ "underused", test_underused },
 };
 
-/* What the tests change, as it was. */
+/* Settings before the tests. */
 static struct {
 	const char *path;
 	char text[16];
@@ -989,7 +984,7 @@ static void save(void)
 		snprintf(saved[i].text, sizeof(saved[i].text), "%.*s",
 			 (int)strcspn(from, "]\n"), from);
 	}
-	/* Before that of rmap.h, so after it: writing sizes makes them manual. */
+	/* atexit() runs in reverse order, and rmap.h's handler makes the sizes manual. */
 	restorer = getpid();
 	atexit(restore);
 	save_system();
@@ -1005,7 +1000,7 @@ static void run_test(const struct test *test)
 	restore_thp();
 	write_file(THP "enabled", "madvise");
 	write_file(SYSFS "enabled", "1");
-	/* Whatever restore_thp() wrote to. */
+	/* Undo "manual" of the sizes that restore_thp() wrote. */
 	write_file(SYSFS "max_kb", "64");
 	pid = fork();
 	if (pid < 0)

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Threads change the same page table entries at the same time (mm/gather_range.c). A call
- * that finds entries changed which another thread has not flushed yet must not return
- * before no CPU uses an old one. Usage:
+ * Two threads change the same page table entries at once (mm/gather_range.c). A call that
+ * finds entries changed but not flushed returns only after no CPU uses an old one. Usage:
  *
  *	gather_range [ROUNDS]
  *
- * One thread calls for a large region, the other one for its first page while that is under
- * way, and looks at the page then:
+ * One thread changes a large region. Meanwhile the other changes its first page, and looks:
  *
- *	dontneed	MADV_DONTNEED: it has to be zero
- *	uffd		userfaultfd's write protection: it cannot be written
+ *	dontneed	MADV_DONTNEED: the page must be zero
+ *	uffd		userfaultfd's write protection: a write must fault
  *
- * Two CPUs. Any kernel has to pass; where there is a switch, each is tried off and on, and
- * has to show in the counter gather_range_flush that ranges were flushed if it is on.
+ * Needs two CPUs. Every kernel must pass. With a switch each runs off and on, and
+ * gather_range_flush must count ranges while it is on.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -26,7 +24,7 @@
 #include "util.h"
 
 #define SWITCH		QUELL_SYSFS "gather_range/enabled"
-/* Some page tables: the other thread finds the first of them done. */
+/* Several page tables: the first is done while the call goes on. */
 #define REGION		(8 * HUGE)
 #define HUGE		(2UL << 20)
 #define WORDS		(PAGE / 8)
@@ -38,7 +36,7 @@ static const char * const op_names[] = { "dontneed", "uffd" };
 static volatile uint64_t *region;
 static enum op op;
 static int uffd = -1;
-/* Round numbers: the large call begins; has returned; the end. */
+/* Rounds: the large call begins; has returned. */
 static atomic_long begins, returned;
 static atomic_bool stop;
 static sigjmp_buf fault_jump;
@@ -87,7 +85,6 @@ static void *large_thread(void *arg)
 	}
 }
 
-/* Did the call for the first page leave an old entry? */
 static bool is_stale(long round)
 {
 	if (op == DONTNEED)
@@ -118,7 +115,7 @@ static void run(enum op which, bool on, long rounds)
 		for (unsigned long i = 0; i < REGION / PAGE; i++)
 			region[i * WORDS] = round;
 		atomic_store(&begins, round);
-		/* At another point of the large call each time. */
+		/* A different point of the large call each time. */
 		for (volatile long i = 0; i < round % 64 * 100; i++)
 			;
 		change(PAGE);
@@ -158,7 +155,7 @@ int main(int argc, char **argv)
 	struct sigaction fault = { .sa_handler = on_fault };
 	long rounds = 300;
 
-	/* The last argument: other tests here are given a folder first. */
+	/* The last argument: the runner passes a folder first. */
 	if (argc > 1 && atol(argv[argc - 1]) > 0)
 		rounds = atol(argv[argc - 1]);
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)

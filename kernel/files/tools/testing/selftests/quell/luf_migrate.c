@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Does a lazily migrated page ever show a CPU what it must not? Usage:
+ * A lazily migrated page never shows a CPU a frame or content that it must not see. Attacks
+ * R1 to R3 of mm/luf.c in migration. Usage:
  *
  *	luf_migrate DIR [ROUNDS]
  *
- * with DIR on a file system that supports it, on a machine with two NUMA nodes.
- * As in luf_stale a reader spins over pages that are hot in the TLB of its CPU.
- * The main thread moves them to the other node (move_pages()), so that the reader
- * goes on through stale entries for the old frames, and then does what must end
- * that:
+ * DIR is on a file system that lazy unmap flush supports; needs two NUMA nodes. A reader
+ * spins over pages that are hot in its TLB. The main thread moves them by move_pages(), so
+ * the reader uses stale entries. Then it ends that, with nothing else happening in the mm:
  *
- *	release		the old frames are given back and refilled with a pattern
- *	write		the file is opened for writing and written
- *	reuse		after fork, the child gone: written where they are
- *	cow		after fork, the child there: copied on the write
- *	force		written through /proc/self/mem, against their PTEs
- *	unmap		the address range is replaced
+ *	release		R1: the old frames are freed and refilled with a pattern
+ *	write		R3: the file is opened for writing and written
+ *	reuse		R3: written in place after fork, without the child
+ *	cow		R3: copied by a write after fork, beside the child
+ *	force		R3: written through /proc/self/mem, against the PTEs
+ *	unmap		R3: the address range is replaced
  *
- * Nothing else happens in the mm in between. The last tests write protect pages
- * that are written to, and leave the flush for later, while these are moved: not
- * one write may be lost.
+ * The last tests attack R2: pages that move are write protected with a later flush, while
+ * they are written to. No write may be lost.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -74,7 +72,7 @@ static void *read_all(void *arg)
 	return NULL;
 }
 
-/* Move the pages to @node. Returns by how much luf_migrate rose. */
+/* Returns the rise of luf_migrate. */
 static long move(volatile void *map, int node)
 {
 	long before = vm_counter("luf_migrate");
@@ -253,11 +251,7 @@ static void run(const struct test *t)
 		   t->name, reads, stale, wrong, moved, rounds * (int)PAGES);
 }
 
-/*
- * Not one write may be lost while pages move and are write protected meanwhile by
- * somebody who flushes later: the counters first, then so many others that this
- * takes a while.
- */
+/* R2: the counters are protected first, and the pages behind them delay the flush. */
 #define BEHIND	4096
 
 static volatile uint64_t *counters;
@@ -285,7 +279,7 @@ static void *move_all(void *arg)
 	return NULL;
 }
 
-/* Compaction moves pages of an mm that somebody else has locked. */
+/* Compaction moves pages while fork() holds the mmap lock. */
 static void *compact_all(void *arg)
 {
 	(void)arg;
@@ -321,7 +315,7 @@ static void by_userfaultfd(void)
 		die("UFFDIO_WRITEPROTECT");
 }
 
-/* A write fault takes the protection away, without anybody's help. */
+/* Asynchronous: a write fault lifts the protection itself. */
 static bool register_userfaultfd(void)
 {
 	struct uffdio_api api = {

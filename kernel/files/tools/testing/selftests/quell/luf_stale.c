@@ -1,48 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Does lazy unmap flush ever let a CPU read what it must not? Usage:
+ * No CPU reads a frame or content through a stale TLB entry that a legal read could not
+ * return. Attacks R1 to R5 of mm/luf.c, one case at a time. Usage:
  *
  *	luf_stale DIR [ROUNDS [TEST]]
  *	luf_stale --make DIR
  *
- * with DIR on a file system that supports it. On one that is read-only, the first
- * two tests use the file that --make has made before. TEST is the beginning of the
- * names of those to run. Each test has a reader
- * that spins on another CPU over a mapping that is hot in that CPU's TLB, and a
- * main thread that has the mapping paged out once (MADV_PAGEOUT), so that the
- * reader goes on through stale entries, and then does what must end that:
+ * DIR is on a file system that lazy unmap flush supports. On a read-only one, the first two
+ * tests use the file of --make. TEST is the beginning of test names. A reader spins over
+ * pages that are hot in its TLB. The main thread pages them out once (MADV_PAGEOUT), so the
+ * reader uses stale entries. Then it ends that:
  *
- *	release		the frames are given back and refilled with a pattern
- *	full lot	the same, because there is no room in the lot
- *	older		the same, after a flush of what was owed before the reader came
- *	write		the file is opened for writing and written
- *	truncate	the file is truncated and grown again
- *	swap-boot	ext4 swaps the file's content with its boot loader inode's
- *	reflink		the file gets the blocks of another, where there are reflinks
- *	private		a thread writes to its private mapping
- *	remap		another file is mapped at the same address
- *	protect		the mapping is made inaccessible
- *	guard		guard regions are put where it was (Linux 6.14 for files)
+ *	release		R1: the frames are freed and refilled with a pattern
+ *	full lot	R1: the same, as the deferred-free list is full
+ *	older		R1: the same, with an older flush owed before the reader came
+ *	write		R3: the file is opened for writing and written
+ *	truncate	R3: the file is truncated and grown again
+ *	swap-boot	R3: ext4 swaps the content with its boot loader inode
+ *	reflink		R3: the file gets another one's blocks, with reflinks
+ *	private		R3: a thread writes to its private mapping
+ *	remap		R3: another file is mapped at the same address
+ *	protect		R3: the mapping is made inaccessible
+ *	guard		R3: guard regions are installed (files: Linux 6.14)
  *
- * The main thread raises a flag when it is through. A reader that sees the flag
- * and then reads the old content has used a stale entry: a violation. Nothing
- * else happens in the mm in between, because a second madvise() or munmap()
- * would flush and hide it. Each test also wants to see, in luf_park, that the
- * folios were parked. Two more are races: an opener against the page-out, two
- * drains against each other; in another the CPU that drains is the only one
- * behind (both show only in the ledger of CONFIG_QUELL_LUF_DEBUG). The last ones
- * look whether folios that must not be parked are not, whether parked pages are
- * accounted for, and whether a window that nothing ends is closed in time.
+ * Old content after the main thread's flag is a violation. Nothing else happens in the mm,
+ * as a second madvise() or munmap() would flush. luf_park must show deferred folios.
  *
- * Some are run only where TEST names them, for what they need, and as the first one
- * wants that nobody else has the window closed:
+ * Races follow: an open for writing against page-out and drain (R3), two drains, and a
+ * drain on the only CPU behind (R1, R5). The last two show only in the ledger of
+ * CONFIG_QUELL_LUF_DEBUG. The rest covers R2 (folios that are not deferred) and R4
+ * (accounting, and windows that end in time).
  *
- *	swap in		an anonymous page comes back from swap, and by swapoff, in the
- *			window (an empty RAM_DISK)
- *	quota		the file becomes a quota file (ext4, mounted with usrquota)
- *	CMA		all pages of a CMA area are wanted, and are parked, or mapped and
- *			so parked meanwhile (cma= of more than half of the memory, and
- *			CONFIG_CMA_DEBUGFS)
+ * Tests that run only if TEST names them:
+ *
+ *	swap in		R3: a page comes back from swap in the window (empty RAM_DISK)
+ *	quota		R3: the file becomes a quota file (ext4 with usrquota)
+ *	CMA		R4: all pages of a CMA area are taken, deferred or mapped (cma= of more
+ *			than half of the memory, CONFIG_CMA_DEBUGFS)
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -74,22 +68,21 @@
 #define OLD	0x01d01d01d01d01d0UL
 #define NEW	0x4e3e4e3e4e3e4e3eUL
 #define POISON	0xdeaddeaddeaddeadUL
-/* How long the reader looks for stale data after the flag, in rounds. */
+/* Rounds after the flag. */
 #define LOOKS	2000
 #define REFILL	(32UL << 20)
 
 struct reader {
 	pthread_t thread;
 	volatile uint64_t *map;
-	atomic_bool hot;		/* the reader has seen every page */
-	atomic_bool changed;		/* old content must not be seen any more */
+	atomic_bool hot;		/* every page was read */
+	atomic_bool changed;		/* old content is stale from now on */
 	atomic_bool stop;
 	atomic_ulong reads;
-	atomic_ulong stale;		/* old content after changed */
+	atomic_ulong stale;		/* old content after @changed */
 	atomic_ulong wrong;		/* neither old nor new content */
 };
 
-/* Pages that a pipe holds. */
 #define HELD	8
 
 static char path[4096], other_path[4096 + 8];
@@ -118,7 +111,7 @@ static void *read_all(void *arg)
 	sigjmp_buf jump;
 
 	pin(1);
-	/* A fault is as good as new content: the entry was not used. */
+	/* A fault is as good as new content. */
 	if (sigsetjmp(jump, 1)) {
 		fault_jump = NULL;
 		atomic_store(&r->stop, true);
@@ -145,7 +138,6 @@ static void *read_all(void *arg)
 	return NULL;
 }
 
-/* Returns when every page is hot in the TLB of its CPU. */
 static void start_reader(struct reader *r)
 {
 	if (pthread_create(&r->thread, NULL, read_all, r))
@@ -163,7 +155,7 @@ static void put_new(int fd)
 			die("pwrite");
 }
 
-/* What each test does between the page-out and the flag. */
+/* Changes between page-out and flag. */
 
 static void do_refill(struct reader *r)
 {
@@ -187,8 +179,8 @@ static void do_release(struct reader *r)
 }
 
 /*
- * Before the reader comes something else is owed. As its CPU switches to it, that
- * CPU catches up with that, and not with what the reader caches from then on.
+ * An older flush is owed. The switch to the reader settles it, but not the reader's
+ * entries.
  */
 static void prepare_older(void)
 {
@@ -239,7 +231,7 @@ static void do_swap_boot(struct reader *r)
 	close(fd);
 }
 
-/* So that there is new content to swap in. */
+/* New content for the swap. */
 static void prepare_swap_boot(void)
 {
 	fill_file(path, NEW);
@@ -281,7 +273,7 @@ static void do_protect(struct reader *r)
 		die("mprotect");
 }
 
-/* The PTEs are empty: nothing is unmapped, and nothing but this flushes. */
+/* The PTEs are empty: nothing is unmapped, and nothing else flushes. */
 static void do_guard(struct reader *r)
 {
 	if (madvise((void *)r->map, SIZE, MADV_GUARD_INSTALL))
@@ -328,7 +320,7 @@ static const struct test {
 	void (*prepare)(void);
 	bool (*possible)(void);
 	const char *lot_pages;
-	bool old_is_fine;	/* the content does not change */
+	bool old_is_fine;
 } tests[] = {
 	{ .name = "release",	.flags = MAP_SHARED,	.change = do_release,
 	  .old_is_fine = true },
@@ -360,7 +352,7 @@ static void run(const struct test *t)
 	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	if (t->lot_pages)
 		write_file(LOT_PAGES, t->lot_pages);
-	/* What is changed flushes, however long it takes to change it. */
+	/* The change flushes, not the time. */
 	hold_windows();
 
 	for (int i = 0; i < rounds; i++) {
@@ -388,7 +380,7 @@ static void run(const struct test *t)
 	}
 	release_windows();
 	write_file(LOT_PAGES, lot_pages);
-	/* A folio that is busy at the moment may be missed, most may not. */
+	/* A busy folio may be missed. */
 	tap_result(!stale && !wrong && parked >= rounds * PAGES / 2,
 		   "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages parked",
 		   t->name, reads, stale, wrong, parked, rounds * (int)PAGES);
@@ -398,11 +390,11 @@ static void run(const struct test *t)
 
 static volatile uint64_t *race_map;
 static atomic_ulong race_ready, race_written, race_seen, race_stale;
-/* The last race; more come if nothing was parked in these. */
+/* The last race; extended if nothing was deferred. */
 static atomic_ulong race_end;
 #define RACES	((unsigned long)rounds * 25)
 
-/* What this CPU has read or written last waits to be put on the LRU; not reclaimed so. */
+/* This CPU's folio batch is not on the LRU and would not be reclaimed. */
 static void put_on_lru(void)
 {
 	if (madvise((void *)(race_map + PAGE / 8), PAGE, MADV_COLD))
@@ -416,7 +408,7 @@ static void *open_and_write(void *arg)
 	for (uint64_t i = 1; i <= atomic_load(&race_end); i++) {
 		int fd;
 
-		/* Nothing is owed from before: the open would flush that, and more. */
+		/* The open would settle an older flush together with this one. */
 		write_file(QUELL_SYSFS "luf/drain", "1");
 		put_on_lru();
 		(void)race_map[0];
@@ -425,7 +417,7 @@ static void *open_and_write(void *arg)
 		for (uint64_t n = 0; n < i * 7919 % 400000 * (1 + i / RACES); n++)
 			(void)race_map[0];
 		fd = open(path, O_RDWR);
-		/* Who waits for the folio keeps it from being reclaimed. */
+		/* A waiter for the folio would keep it from reclaim. */
 		usleep(2000);
 		if (fd < 0 || pwrite(fd, &i, sizeof(i), 0) != sizeof(i))
 			die(path);
@@ -439,8 +431,8 @@ static void *open_and_write(void *arg)
 }
 
 /*
- * Reclaim looks for writers while one comes: either sees the other. Who pages out
- * goes on reading, on its own CPU; another madvise() would flush.
+ * R3: reclaim looks for writers while a writer comes, and one of them sees the other. The
+ * initiator goes on reading: another madvise() would flush.
  */
 static void race_open(void)
 {
@@ -460,12 +452,12 @@ static void race_open(void)
 		if (madvise((void *)race_map, PAGE, MADV_PAGEOUT))
 			die("MADV_PAGEOUT");
 		do {
-			/* The word may be seen half written until then. */
+			/* Until then the word may be half written. */
 			(void)race_map[0];
 		} while (atomic_load(&race_written) != i);
 		for (int looks = 0; looks < LOOKS; looks++)
 			stale += race_map[0] < i;
-		/* Where the host has no time for this CPU the opens come first. */
+		/* On a busy host all opens may come first. */
 		if (i == atomic_load(&race_end) && i < 20 * RACES &&
 		    vm_counter("luf_park") == parked)
 			atomic_store(&race_end, i + RACES);
@@ -500,7 +492,7 @@ static void *park_and_drain(void *arg)
 	return NULL;
 }
 
-/* Each drains what the other's CPU owes, while that is about to flush. */
+/* R5: each drains behind the other's CPU, which is about to flush. */
 static void race_drains(void)
 {
 	long before = nr_violations(), found;
@@ -548,7 +540,7 @@ static void *write_beside_drain(void *arg)
 	return NULL;
 }
 
-/* Who opens for writing relies on a flush that somebody else is just carrying out. */
+/* R3: an open for writing relies on a flush that a drain carries out. */
 static void race_drain_open(void)
 {
 	long parked = vm_counter("luf_park");
@@ -579,8 +571,7 @@ static void race_drain_open(void)
 }
 
 /*
- * Who drains is the only one behind, as the other CPU has become idle: it flushes
- * itself, and interrupts nobody.
+ * R1: the drain's CPU alone is behind, as the other one is idle. It flushes without an IPI.
  */
 static void drain_own(void)
 {
@@ -608,8 +599,8 @@ static void drain_own(void)
 }
 
 /*
- * Pages that are held by a pipe are unmapped, but stay; when they are let go they are
- * freed without being unmapped again. The reader must have had to come back by then.
+ * R1: pages held by a pipe are unmapped and stay. Later they are freed without an unmap,
+ * and the reader's CPU must have flushed by then.
  */
 static void keep_and_free(void)
 {
@@ -632,7 +623,7 @@ static void keep_and_free(void)
 			die("MADV_PAGEOUT");
 		close(ends[0]);
 		close(ends[1]);
-		/* Not every time: the pages may be on their way to the LRU. */
+		/* Some pages are in folio batches. */
 		write_file("/proc/sys/vm/drop_caches", "1");
 		atomic_store(&r.stop, true);
 		atomic_store(&r.changed, true);
@@ -654,7 +645,7 @@ static void try_to_park(const char *name, const char *file, bool writer,
 	void *map = map_file(file, MAP_SHARED);
 	long parked = 0;
 
-	/* A large folio that is busy at the moment is many pages: once more. */
+	/* A busy large folio is many pages: try again. */
 	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++)
 		parked += pageout_shared(map, "luf_park");
 	tap_result(expected ? parked >= PAGES / 2 : parked == 0,
@@ -674,8 +665,8 @@ static void mount_debugfs(void)
 }
 
 /*
- * The page cache has then what the disk has not, and reading the page again would
- * change what it contains. Only where the kernel can make a write fail.
+ * R3: after a failed write the page cache differs from the disk, so a later fault reads
+ * other content. Needs fault injection.
  */
 static void fail_a_write(void)
 {
@@ -698,7 +689,7 @@ static void fail_a_write(void)
 	write_file(FAIL "verbose", "0");
 	write_file(FAIL "interval", "1");
 	write_file(FAIL "probability", "100");
-	/* The data come first; the journal's write may not fail. */
+	/* Data come first: the journal's write may not fail. */
 	write_file(FAIL "times", "1");
 	write_file(failing, "1");
 	failed = fsync(fd);
@@ -710,7 +701,7 @@ static void fail_a_write(void)
 	fill_file(path, OLD);
 }
 
-/* f2fs aborts an atomic write at times that have nothing to do with write access. */
+/* R3: f2fs aborts an atomic write without write access. */
 static void write_atomically(void)
 {
 	int fd = open(path, O_RDWR);
@@ -730,10 +721,7 @@ static void write_atomically(void)
 	fill_file(path, OLD);
 }
 
-/*
- * All pages of what another CPU is busy with, if that is to be had. Returns how many were
- * parked.
- */
+/* Page out beside a busy CPU. Returns the pages deferred. */
 static long park_again(volatile uint64_t *map)
 {
 	long parked = 0;
@@ -769,7 +757,7 @@ static unsigned long frame_of(const volatile void *address)
 	return PM_PFN(pagemap_at(address));
 }
 
-/* Who takes certain frames out of use, @how, finds them though they are parked. */
+/* R4: frames that are taken offline are found though they are deferred. */
 static void offline_parked(const char *how)
 {
 	unsigned long frames[8];
@@ -790,11 +778,11 @@ static void offline_parked(const char *how)
 	for (int i = 0; i < 8; i++)
 		frames[i] = frame_of(r.map + i * 8 * PAGE / 8);
 	parked = pageout((void *)r.map, "luf_park");
-	/* Else it has the pages back as soon as they are free. */
+	/* It would fault the pages in again. */
 	atomic_store(&r.stop, true);
 	pthread_join(r.thread, NULL);
 	fd = open(offline, O_WRONLY);
-	/* One that the reader had back before it was parked is still there. */
+	/* A page that the reader faulted in before is still present. */
 	for (int i = 0; i < 8; i++)
 		gone += frame_of(r.map + i * 8 * PAGE / 8) != frames[i];
 	for (int i = 0; i < 8; i++) {
@@ -812,10 +800,7 @@ static void offline_parked(const char *how)
 
 #define LONG_PAGES	512UL
 
-/*
- * One list of reclaim's may be as long as a page table. Its folios are not held back
- * from the lot, where others find them, until its end.
- */
+/* R4: folios of a long reclaim list reach the deferred-free list before the list ends. */
 static void park_long_list(void)
 {
 	unsigned long at, bytes = LONG_PAGES * PAGE;
@@ -843,7 +828,7 @@ static void park_long_list(void)
 	start_reader(&r);
 
 	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
-	/* Nothing has to be flushed if the reader's CPU ran something else meanwhile. */
+	/* A reader's CPU that ran another task needs no flush. */
 	for (int tries = 0; tries < 10 && !ok; tries++) {
 		for (at = 0; at < bytes; at += PAGE)
 			(void)*(volatile char *)(map + at);
@@ -869,8 +854,7 @@ static void park_long_list(void)
 }
 
 /*
- * A reader that never sleeps keeps a window open: it has to be closed in time, and
- * then there has to be peace.
+ * A reader that never sleeps keeps its window open. Time closes it, and no flush follows.
  */
 static void look_at_time(void)
 {
@@ -882,7 +866,7 @@ static void look_at_time(void)
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
 	start_reader(&r);
-	/* Others may park meanwhile, or drain (compaction does both): when none did. */
+	/* Other parkers and drains (compaction) disturb: retry. */
 	for (int i = 0; i < 10 && !ok; i++) {
 		park_again(r.map);
 		parked = vm_pages("nr_luf_parked");
@@ -894,7 +878,7 @@ static void look_at_time(void)
 		   "luf_stale accounting: %ld pages parked, %ld pages later",
 		   parked, left);
 
-	/* What is parked, and newer than the last look at the time, was promised the old. */
+	/* A new max_stale_ms gives back all that was deferred under the old one. */
 	write_file(STALE_MS, "100");
 	park_again(r.map);
 	write_file(QUELL_SYSFS "luf/drain", "1");
@@ -906,7 +890,7 @@ static void look_at_time(void)
 
 	write_file(STALE_MS, "100");
 	given = luf_given_back();
-	/* The timer's CPU may be one that the host has no time for. */
+	/* The timer's vCPU may not run. */
 	left = 1;
 	for (int i = 0; i < 5 && left; i++) {
 		park_again(r.map);
@@ -918,7 +902,7 @@ static void look_at_time(void)
 		   "luf_stale bound: %ld pages left after the time, %ld given back",
 		   left, given);
 
-	/* What was late for the bound may be so late as to fall into this. */
+	/* A late flush of the bound may fall into this. */
 	for (int i = 0; i < 5; i++) {
 		flushes = vm_counter("luf_flush");
 		usleep(500000);
@@ -934,7 +918,7 @@ static void look_at_time(void)
 	release_windows();
 }
 
-/* By how much MemAvailable is more than what is free, in kB. */
+/* In kB. */
 static long not_free_but_available(void)
 {
 	return meminfo("/proc/meminfo", "MemAvailable") -
@@ -947,7 +931,7 @@ static void park_some(void *map)
 		pageout_shared(map, "luf_park");
 }
 
-/* Parked pages are memory that can be had. */
+/* R4: deferred pages count as available. */
 static void look_at_available(void)
 {
 	bool right = false;
@@ -958,7 +942,7 @@ static void look_at_available(void)
 	fill_file(path, OLD);
 	map = map_file(path, MAP_SHARED);
 	park_some(map);
-	/* Others read files meanwhile: a moment when few did. */
+	/* Other readers disturb: retry. */
 	for (int i = 0; i < 5 && !right; i++) {
 		park_some(map);
 		parked = vm_pages("nr_luf_parked");
@@ -973,7 +957,7 @@ static void look_at_available(void)
 	release_windows();
 }
 
-/* --- What comes back from swap ------------------------------------------------- */
+/* --- Swap-in --------------------------------------------------------------------- */
 
 static void *map_swapped(void)
 {
@@ -987,10 +971,9 @@ static void *map_swapped(void)
 enum back { BY_READ, BY_SWAPOFF, NOT_YET };
 
 /*
- * What is in swap comes back in the window of other pages. Returns by how much
- * luf_write rose: when it was read, or when something private was written to
- * after it came back by swapoff, or did not yet. -1: nothing was swapped out, or owed,
- * as when the page-out had to keep a page, and flushed.
+ * Memory comes back from swap while other pages are in their window. Returns the rise of
+ * luf_write at the read, or at a private write after or before swapoff. -1: nothing was
+ * swapped out, or no flush is owed, as when page-out kept a page.
  */
 static long come_back(enum back how)
 {
@@ -1025,8 +1008,8 @@ static long come_back(enum back how)
 }
 
 /*
- * In swap's place there may have been a page that a CPU still reads: who maps it for
- * writing flushes, and swapoff, who maps it read-only, for whoever writes later.
+ * R3: a stale entry may exist where a page comes back from swap. A fault that maps it
+ * writable flushes. swapoff maps it read-only and flushes for later writes.
  */
 static void come_back_in_window(void)
 {
@@ -1062,7 +1045,7 @@ static void come_back_in_window(void)
 
 /* --- A quota file ---------------------------------------------------------------- */
 
-/* Of the file system that @file is on. */
+/* The device of @file. */
 static bool find_device(const char *file, char *device, int size)
 {
 	char link[64], target[256];
@@ -1081,10 +1064,10 @@ static bool find_device(const char *file, char *device, int size)
 	return true;
 }
 
-/* The kernel writes to it from then on, without write access. */
+/* R3: the kernel writes to it without write access. */
 static void switch_quota_on(void)
 {
-	/* struct v2_disk_dqheader and v2_disk_dqinfo of version 1: two blocks, no users. */
+	/* struct v2_disk_dqheader, v2_disk_dqinfo of version 1: two blocks, no users. */
 	static const uint32_t head[] = { 0xd9c01f11, 1, 604800, 604800, 0, 2, 0, 0 };
 	char device[64];
 	long parked, flushes;
@@ -1137,7 +1120,6 @@ static unsigned long cma_number(const char *file)
 	return strtoul(text, NULL, 0);
 }
 
-/* Take every page of the area, and give all back. */
 static bool take_area(unsigned long nr)
 {
 	int fd = open(CMA "alloc", O_WRONLY), len;
@@ -1154,7 +1136,7 @@ static bool take_area(unsigned long nr)
 	return ok;
 }
 
-/* The file in one piece, in large folios where there are some. */
+/* In one write, for large folios. */
 static void fill_at_once(void)
 {
 	static uint64_t content[SIZE / 8];
@@ -1166,7 +1148,7 @@ static void fill_at_once(void)
 		die(path);
 }
 
-/* Parked pages of the area are found, and so are those that this parks itself. */
+/* R4: a CMA allocation finds deferred pages, and those that it defers itself. */
 static void take_cma(bool park)
 {
 	unsigned long start, nr, inside = 0;
@@ -1186,7 +1168,7 @@ static void take_cma(bool park)
 		long before = vm_counter("luf_park"), given;
 		void *map;
 
-		/* Nobody else is in it then, and it is where memory comes from next. */
+		/* Empties the area, which serves the next allocations. */
 		if (!take_area(nr))
 			continue;
 		tried++;
@@ -1195,15 +1177,15 @@ static void take_cma(bool park)
 		companion_start(&c, map);
 		for (unsigned long at = 0; at < SIZE; at += PAGE)
 			inside += frame_of((char *)map + at) - start < nr;
-		/* A large folio that is busy at the moment is all of it. */
+		/* A busy large folio is the whole file. */
 		for (int i = 0; park && i < 5 && vm_counter("luf_park") == before; i++)
 			pageout(map, "luf_park");
 		given = luf_given_back();
-		/* A page that somebody holds for a moment is enough to fail. */
+		/* A page with a short reference fails it. */
 		failed += !take_area(nr) && !take_area(nr) && !take_area(nr);
 		drains += luf_given_back() > given;
 		companion_stop(&c);
-		/* Others are moved, which parks nothing here, when all of it is busy. */
+		/* If all of it is busy, other pages move and nothing is deferred here. */
 		busy += vm_counter("luf_park") == before;
 		parked += vm_counter("luf_park") - before;
 		munmap(map, SIZE);
@@ -1275,7 +1257,7 @@ int main(int argc, char **argv)
 		switch_quota_on();
 	if (wanted("after an atomic write"))
 		write_atomically();
-	/* It takes long, and memory that is there for it. */
+	/* Slow, and needs cma=. */
 	if (*only && wanted("CMA, parked before"))
 		take_cma(true);
 	if (*only && wanted("CMA, parked meanwhile"))

@@ -1,35 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Torture test of lazy unmap flush, the user-space half. Usage:
+ * Torture of lazy unmap flush, the user-space half: no read, write or execution goes
+ * through a stale TLB entry. Attacks R1 to R5 of mm/luf.c in random combinations. Usage:
  *
  *	luf_torture DIR [--seconds N] [--reads N] [--seed N] [--only ACTION,...]
  *
- * with DIR on a file system that supports it (ext4). Every 64-bit word of the
- * files that it makes there, and of its anonymous memory, says what it is: which
- * file, which generation of its content, which word. What may be read at an
- * address at a moment is a *window* of states, say generations 7 to 8: who is
- * about to change something adds the new state first (may_change()), and takes
- * the old ones out when it is through (has_changed()). A reader notes where the
- * window begins before it reads, and where it ends afterwards. What it read must
- * be one of the states between, or bytes of several of them: a copy need not be
- * atomic. So the program knows for every word that it reads whether it was legal.
+ * DIR is on a file system that lazy unmap flush supports (ext4). Every 64-bit word names
+ * its file or memory, its generation and its place. The states that an address may show are
+ * in its struct window. A writer adds the new state before a change (may_change()) and
+ * removes the old ones after it (has_changed()). A reader notes the window before and after
+ * a read: the word must be one of these states, or a mix of their bytes, as a copy need not
+ * be atomic.
  *
- * Rounds
- * ------
- * A stale entry only shows while it is in a TLB, and much flushes a TLB. So most
- * of the work is done in short rounds, picked at random: readers on other CPUs
- * spin over a small mapping until it is hot; its pages are taken away (mostly by
- * another process: a madvise() or munmap() in the same mm would flush, and hide
- * what is looked for); something happens that must not be seen through a stale
- * entry; the readers look. The table actions[] has what happens.
+ * Most work is done in short rounds, as much flushes a TLB. Readers on other CPUs spin over
+ * a small mapping. Its pages are taken away, mostly by another process: a madvise() or
+ * munmap() in the same mm would flush. An action of actions[] makes old states illegal, and
+ * the readers look.
  *
- * Meanwhile, now and then: threads read a bigger file under memory pressure while
- * it is written and paged out, somebody plays with the tunables, and the kernel
- * half (mm/luf_torture.c), where there is one, poisons freed frames and plugs
- * CPUs in and out. The ledger (mm/luf_debug.c), where there is one, is asked, too.
+ * Background processes read a larger file under memory pressure while it is written and
+ * paged out, and move the tunables. mm/luf_torture.c, the kernel half, poisons freed frames
+ * and hotplugs CPUs. The ledger (mm/luf_debug.c) is read. Both are optional.
  *
- * On a violation it says what was done, what was read and what was expected, and
- * the exit code is 1.
+ * A violation prints the round, the word and the legal states. The exit code is 1.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -52,20 +44,20 @@
 #define KERNEL_HALF	"/sys/module/luf_torture/parameters/"
 #define LEDGER		"/sys/module/luf_debug/parameters/violations"
 
-#define WORDS		(PAGE / 8)		/* in a page */
+#define WORDS		(PAGE / 8)		/* of a page */
 #define NR_FILES	6
-#define BIG_FILE	100			/* ids: what words say they are of */
+#define BIG_FILE	100			/* IDs in words */
 #define ANON_FILE	200
-#define CHUNK		PAGES			/* pages of the big file with a window */
+#define CHUNK		PAGES			/* pages per window of the big file */
 #define MAX_CHUNKS	64
 #define MAX_CPUS	64
-#define MAX_STATES	8			/* a power of two */
-#define POISON		0xf4f4f4f4f4f4f4f4UL	/* HLT: executing it is noticed */
-/* After the change: how often the readers look, and how long it may take. */
+#define MAX_STATES	8			/* power of two */
+#define POISON		0xf4f4f4f4f4f4f4f4UL	/* HLT: execution is noticed */
+/* Looks of the readers after the change, and their time limit. */
 #define LOOKS		4
 #define PATIENCE	0.3
 #define STUCK		60.0
-/* Seconds more until something was tested. */
+/* Extra seconds on a busy host. */
 #define GRACE		60.0
 
 #ifndef MPOL_MF_MOVE_ALL
@@ -74,20 +66,20 @@
 #define MPOL_PREFERRED		1
 #define MPOL_INTERLEAVE		3
 
-/* --- What words say ---------------------------------------------------------- */
+/* --- Content of words ---------------------------------------------------------- */
 
 enum content {
-	CONTENT,	/* words of generation gen of file */
+	CONTENT,	/* generation @gen of @file */
 	ZERO,
-	FAULT,		/* access is not possible */
+	FAULT,		/* access faults */
 };
 
 struct state {
 	enum content content;
 	unsigned int file;
 	unsigned int gen;
-	unsigned int shift;	/* pages that were cut out at the front */
-	unsigned int pages;	/* 0: all; else what is behind faults */
+	unsigned int shift;	/* pages cut out at the front */
+	unsigned int pages;	/* 0: all; else pages behind fault */
 };
 
 struct window {
@@ -96,8 +88,8 @@ struct window {
 };
 
 /*
- * The first word of each page is code as well: mov $gen:page, %eax; ret. It is
- * executed only while nobody changes it: for more a CPU would have to serialize.
+ * The first word of a page is code, too: mov $gen:page, %eax; ret. It is not executed while
+ * it changes, as the CPU would have to serialize.
  */
 static uint64_t word_of(unsigned int file, unsigned int gen, unsigned long word)
 {
@@ -148,7 +140,6 @@ static struct state *state_at(struct window *w, unsigned int i)
 	return &w->states[i % MAX_STATES];
 }
 
-/* Is @v what a word can be while the window is @lo to @hi? */
 static bool legal(struct window *w, unsigned int lo, unsigned int hi,
 		  unsigned long word, uint64_t v)
 {
@@ -168,11 +159,11 @@ static bool legal(struct window *w, unsigned int lo, unsigned int hi,
 	}
 	if (!missing)
 		return true;
-	/* The reader slept, and the states that it began with are overwritten. */
+	/* The reader slept: the states from before its read are overwritten. */
 	return atomic_load(&w->hi) - lo >= MAX_STATES - 1;
 }
 
-/* --- What all processes share -------------------------------------------------- */
+/* --- Shared by all processes ---------------------------------------------------- */
 
 struct violation {
 	atomic_int claimed, complete;
@@ -205,7 +196,7 @@ static int nr_cpus, nr_nodes;
 static unsigned int big_chunks;
 static double started;
 static __thread uint64_t random_state;
-static char doing[128];		/* the round, for a report */
+static char doing[128];		/* the round, for reports */
 
 static double now(void)
 {
@@ -228,7 +219,7 @@ static bool stopped(void)
 	return atomic_load(&sh->stop);
 }
 
-/* CPU hotplug may have moved us, or have taken the CPU away. */
+/* CPU hotplug may have moved this thread, or removed the CPU. */
 static void pin_softly(int cpu)
 {
 	cpu_set_t set;
@@ -291,25 +282,25 @@ static void violated(const char *what, const char *by, struct window *w,
 struct reader {
 	pthread_t thread;
 	int cpu;
-	atomic_uint job;		/* the number of the job it is at, or 0 */
+	atomic_uint job;		/* number of its job, or 0 */
 	atomic_ulong passes, faults;
 	/* For the signal handler. */
 	sigjmp_buf jump;
 	bool armed;
 	volatile unsigned int page, word, lo;
 	unsigned int offset;		/* of the word in a page */
-	uint64_t token;			/* what it wrote last, and of each page */
+	uint64_t token;			/* its last write, and that of each page */
 	uint64_t wrote[PAGES];
 	unsigned long reads;
 	volatile uint64_t *addr;
 };
 
 static struct job {
-	atomic_uint number;		/* odd: there is one */
+	atomic_uint number;		/* odd: active */
 	volatile uint64_t *map;
 	unsigned int pages;
 	bool execute;
-	bool write;			/* each its own word of a page */
+	bool write;			/* each reader writes its own word of a page */
 	uint64_t readers;		/* mask of CPUs */
 	struct window window;
 } job;
@@ -348,7 +339,7 @@ static void check(struct reader *r, uint64_t v, const char *what)
 		violated(what, doing, w, r->lo, hi, r->word, r->addr, v);
 }
 
-/* Write to a word that nobody else writes to. Is there what we wrote last? */
+/* The word has no other writer: its last value must be there. */
 static void rewrite(struct reader *r)
 {
 	uint64_t v;
@@ -413,12 +404,12 @@ static void *reader_thread(void *arg)
 		unsigned int number = atomic_load(&job.number);
 
 		if (!(number & 1) || !(job.readers >> r->cpu & 1)) {
-			/* Not for ever: somebody may just have said stop. */
+			/* Bounded: stop may have been set just now. */
 			syscall(SYS_futex, &job.number, FUTEX_WAIT_PRIVATE, number,
 				&nap, NULL, 0);
 			continue;
 		}
-		/* job.readers is of this job only if the number still is. */
+		/* job.readers belongs to the job while the number is the same. */
 		atomic_store(&r->job, number);
 		if (atomic_load(&job.number) == number) {
 			if (sched_getcpu() != r->cpu)
@@ -430,7 +421,7 @@ static void *reader_thread(void *arg)
 	return NULL;
 }
 
-/* Have all readers of the job looked at everything @passes times from now on? */
+/* Waits for @passes of all readers, for PATIENCE at most. */
 static bool await_passes(int passes)
 {
 	double limit = now() + PATIENCE;
@@ -493,7 +484,7 @@ static struct state content(unsigned int file, unsigned int gen)
 	return (struct state){ .content = CONTENT, .file = file, .gen = gen };
 }
 
-/* --- Operations, done by this process or by another one ---------------------------- */
+/* --- Operations, by this process or the helper ------------------------------------ */
 
 enum op_code {
 	OP_READY, OP_PWRITE, OP_MMAP_WRITE, OP_DIRECT, OP_TRUNCATE, OP_PUNCH, OP_ZERO,
@@ -512,7 +503,7 @@ struct op {
 static int helper_fd, torturer_pid, torturer_pidfd;
 static char reclaim_path[4096];
 
-/* All frames of one node, or of all nodes in turn. */
+/* Frames of one node, or of all nodes in turn. */
 static void set_nodes(bool all)
 {
 	unsigned long nodes = (1UL << nr_nodes) - 1;
@@ -562,7 +553,7 @@ static long op_fallocate(const struct op *op, int mode, unsigned long length)
 	return err;
 }
 
-/* Clean, in the page cache, and with nobody who could write to it. */
+/* Clean, in the page cache, without a writer. */
 static long op_ready(const struct op *op)
 {
 	int fd = open(files[op->file].path, O_RDONLY);
@@ -570,7 +561,7 @@ static long op_ready(const struct op *op)
 
 	if (fd < 0)
 		return -errno;
-	/* On one node, the lots of the nodes differ in age. */
+	/* Frames of one node make the nodes' deferred-free lists differ in age. */
 	set_nodes(pick(2));
 	if (sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE |
 			    SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) ||
@@ -589,7 +580,6 @@ static long op_pageout(const struct op *op)
 	return 0;
 }
 
-/* Each page to another node than the one where it is. */
 static long op_move(const struct op *op)
 {
 	int from[PAGES], to[PAGES], status[PAGES];
@@ -617,7 +607,7 @@ static long op_migrate(const struct op *op)
 	return 0;
 }
 
-/* The kernel clears the frames; some poison, also over all code, will do. */
+/* The kernel clears the frames; one poisoned word per 64 bytes suffices. */
 static long op_fill(const struct op *op)
 {
 	unsigned long size = (1UL + op->arg) << 17;
@@ -647,7 +637,7 @@ static void unpin(void)
 	pinned[0] = -1;
 }
 
-/* Hold references to the file's folios: they can be unmapped, but not freed. */
+/* References keep folios in memory after they are unmapped. */
 static long op_pin(const struct op *op)
 {
 	int fd = open(files[op->file].path, O_RDONLY);
@@ -666,7 +656,7 @@ static long op_pin(const struct op *op)
 	return err;
 }
 
-/* And have them thrown out, by other means than reclaim. */
+/* The folios leave the page cache without reclaim. */
 static long op_unpin(const struct op *op)
 {
 	int fd = open(files[op->file].path, O_RDONLY);
@@ -716,7 +706,7 @@ static long do_op(const struct op *op)
 	case OP_MIGRATE:
 		return op_migrate(op);
 	case OP_RECLAIM:
-		/* It may not find as much as it was asked for. */
+		/* It may find less than requested. */
 		for (unsigned int i = 0; i < 3; i++)
 			put(reclaim_path, "512K");
 		return 0;
@@ -735,13 +725,12 @@ static long do_op(const struct op *op)
 	return -EINVAL;
 }
 
-/* The other process. */
 static void helper(int fd)
 {
 	struct op op;
 	long result;
 
-	/* Pressure is not to make us slow; the mappings of the rounds come later. */
+	/* Fast under pressure. Mappings of rounds are not locked. */
 	mlockall(MCL_CURRENT);
 	while (read(fd, &op, sizeof(op)) == sizeof(op)) {
 		if (sched_getcpu() != op.cpu)
@@ -774,7 +763,7 @@ static bool succeeded(const struct op *op, long result)
 {
 	if (!result)
 		return true;
-	/* What pressure and migration bring about now and then. */
+	/* Expected under pressure and migration. */
 	if (result == -ENOMEM || result == -EAGAIN || result == -EBUSY ||
 	    result == -EINTR)
 		return false;
@@ -788,13 +777,13 @@ static struct round {
 	int kind;
 	unsigned int file;
 	pid_t child;
-	int child_fd;		/* to the child of a COW round */
-	void *also;		/* another mapping to undo */
-	void *filled;		/* and another one */
+	int child_fd;		/* to a COW round's child */
+	void *also;		/* a second mapping to undo */
+	void *filled;		/* a third one */
 	unsigned long filled_size;
-	int fd;			/* a file that is open, or -1 */
-	bool alone;		/* no help: it would switch this CPU to another mm */
-	bool changed;		/* the file's state is not known any more */
+	int fd;			/* an open file, or -1 */
+	bool alone;		/* no helper: it would switch this CPU's mm */
+	bool changed;		/* the file's state is unknown */
 } round_;
 
 static bool here(const struct op *op)
@@ -826,7 +815,7 @@ enum {
 	WRITABLE = 4,		/* private, too */
 	ANON = 8,
 	ANON_RO = 16,
-	COW = 32,		/* anonymous memory after fork() */
+	COW = 32,		/* anonymous, after fork() */
 	OF_FILE = SHARED | PRIVATE | WRITABLE,
 	OF_ANON = ANON | ANON_RO | COW,
 };
@@ -836,14 +825,14 @@ static const char * const kind_names[] = {
 	"copy-on-write",
 };
 
-/* Some times 128 kB. */
+/* Multiples of 128 kB. */
 static bool fill(unsigned int most)
 {
 	struct op op = { .code = OP_FILL, .arg = pick(most) };
 
 	if (!round_.alone || round_.filled)
 		return elsewhere(op);
-	/* munmap() would flush: at the end of the round. */
+	/* munmap() would flush: after the round. */
 	op.addr = &round_.filled;
 	round_.filled_size = (1UL + op.arg) << 17;
 	return here(&op);
@@ -891,7 +880,7 @@ static bool do_stale_ms(void)
 	return true;
 }
 
-/* The operation makes the file's content @new, in the end. */
+/* @new is the state after the operation. */
 static bool change_file(struct op op, struct state new)
 {
 	op.file = round_.file;
@@ -928,7 +917,7 @@ static bool do_direct(void)
 	return write_by(OP_DIRECT);
 }
 
-/* Two open it for writing at the same time: the second must not be too fast. */
+/* R3: the second of two writers must wait, too. */
 static bool do_two_writers(void)
 {
 	struct op op = { .code = OP_OPEN, .file = round_.file, .arg = 1 + pick(20) };
@@ -961,7 +950,7 @@ static bool open_writer(void)
 	return round_.fd >= 0;
 }
 
-/* Somebody has had it open for writing all the time. */
+/* R3: the file was open for writing before. */
 static bool do_writer_writes(void)
 {
 	struct state new = content(round_.file, new_gen());
@@ -989,7 +978,7 @@ static bool do_unpin(void)
 
 static bool do_truncate(void)
 {
-	/* While it is short, access faults. */
+	/* A short file faults. */
 	may_change(&job.window, (struct state){ .content = FAULT });
 	return change_file((struct op){ .code = OP_TRUNCATE },
 			   (struct state){ .content = ZERO });
@@ -1014,7 +1003,7 @@ static bool do_collapse(void)
 
 	new.shift = cut;
 	new.pages = PAGES - cut;
-	/* The file ends early, and what is behind may be seen as zeros before. */
+	/* The file becomes shorter, and its end may be zeros before. */
 	may_change(&job.window, (struct state){ .content = FAULT });
 	may_change(&job.window, (struct state){ .content = ZERO });
 	return change_file((struct op){ .code = OP_COLLAPSE, .arg = cut }, new);
@@ -1034,7 +1023,10 @@ static bool do_private(void)
 {
 	struct op op = { .code = OP_READY, .file = round_.file };
 
-	/* From the page cache it is quick, and the entries of all pages still hot. */
+	/*
+	 * Pages in the page cache: the write faults are fast, and all entries are still
+	 * cached.
+	 */
 	if (pick(4) && !elsewhere(op))
 		return false;
 	return change_words();
@@ -1064,7 +1056,6 @@ static unsigned int another_file(void)
 	return (round_.file + 1 + pick(NR_FILES - 1)) % NR_FILES;
 }
 
-/* Put into a state in which it can be read. */
 static bool prepare_file(unsigned int file)
 {
 	struct state *s = &files[file].state;
@@ -1114,7 +1105,7 @@ static bool do_mremap_over(void)
 	return true;
 }
 
-/* What the main thread itself sees, with @lo to @hi of the window possible. */
+/* The main thread reads, with the window's states. */
 static bool see(volatile uint64_t *map, const char *what)
 {
 	struct window *w = &job.window;
@@ -1148,7 +1139,7 @@ static bool do_mremap_away(void)
 		     MREMAP_MAYMOVE | MREMAP_FIXED, round_.also);
 	if (map == MAP_FAILED)
 		die("mremap");
-	/* The window begins with what is there now. */
+	/* The window starts with the present states. */
 	see(map, "read at the new address");
 	has_changed(&job.window);
 	return true;
@@ -1203,9 +1194,8 @@ static bool do_fork(void)
 }
 
 /*
- * The child of a COW round waits for orders: 'w' to write to its copy, 'e' to
- * execute another program, end of file to look whether it still sees the
- * content of before, and to end.
+ * Orders to a COW round's child: 'w' writes to its copy, 'e' executes another program, end
+ * of file checks the old content.
  */
 static void cow_child(int fd)
 {
@@ -1243,7 +1233,7 @@ static bool order_child(char order)
 
 	if (write(round_.child_fd, &order, 1) != 1)
 		return false;
-	/* Its end of the socket closes when it executes something. */
+	/* execl() closes the socket. */
 	if (read(round_.child_fd, &done, 1) < 0)
 		return false;
 	return true;
@@ -1254,7 +1244,7 @@ static bool do_child_writes(void)
 	return order_child('w') && fill(8);
 }
 
-/* The parent is the only one left and may write without a copy. */
+/* The parent, alone now, may write in place. */
 static bool do_child_leaves(void)
 {
 	return order_child('e') && change_words();
@@ -1280,10 +1270,10 @@ static const struct action {
 	const char *name;
 	int kinds;
 	int weight;
-	bool (*change)(void);	/* false: it could not be done, nothing is known */
+	bool (*change)(void);	/* false: not done, nothing known */
 	const char *lot_pages;	/* for the round */
-	bool (*before)(void);	/* the pages are taken away */
-	bool execute;		/* nothing changes the content */
+	bool (*before)(void);	/* before the pages go */
+	bool execute;		/* content stays */
 } actions[] = {
 	{ .name = "drain", .kinds = OF_FILE | OF_ANON, .weight = 8,
 	  .change = do_drain, .execute = true },
@@ -1338,14 +1328,14 @@ static const struct action {
 
 #define NR_ACTIONS	(sizeof(actions) / sizeof(actions[0]))
 
-/* How the pages are taken away from the readers. */
+/* How pages are taken from the readers. */
 static const struct method {
 	const char *name;
 	int kinds;
 	int weight;
 	enum op_code code;
-	bool here;		/* by the process itself */
-	bool nodes;		/* needs several */
+	bool here;		/* by this process */
+	bool nodes;		/* needs two nodes */
 } methods[] = {
 	{ "paged out", OF_FILE, 12, OP_PAGEOUT, false, false },
 	{ "paged out by itself", OF_FILE, 2, OP_PAGEOUT, true, false },
@@ -1395,7 +1385,7 @@ static int pick_kind(int kinds)
 
 	do {
 		kind = 1 << pick(6);
-		/* Without swap and a second node anonymous memory hardly ever moves. */
+		/* Without swap and a second node anonymous memory hardly moves. */
 		if (nr_nodes < 2 && (kind & OF_ANON) && (kinds & OF_FILE) && pick(16))
 			kind = 0;
 	} while (!(kind & kinds));
@@ -1482,9 +1472,9 @@ static void tear_down(void)
 }
 
 /*
- * Who is where: a reader on another CPU, and the helper where we are; all CPUs
- * read; or the reader is where we are, without the helper or while that races
- * with us on another CPU. Threads of the same mm take turns without a flush.
+ * One reader on another CPU with the helper here; readers on all CPUs; or the reader here,
+ * without the helper or with the helper racing on another CPU. Threads of one mm alternate
+ * without a flush.
  */
 static bool pick_places(int cpu, const struct action *a, const struct method *m,
 			struct op *away)
@@ -1524,7 +1514,7 @@ static void spin(unsigned int us)
 		;
 }
 
-/* Take the pages away and do what the action is. False: nothing is known. */
+/* False: nothing known. */
 static bool act(const struct action *a, const struct method *m, struct op *away,
 		bool race)
 {
@@ -1626,7 +1616,7 @@ static void torturer(uint64_t seed)
 	exit(0);
 }
 
-/* --- In the background --------------------------------------------------------------- */
+/* --- Background --------------------------------------------------------------------- */
 
 static char big_path[4096];
 
@@ -1743,7 +1733,7 @@ static long meminfo_kb(const char *name)
 	return found;
 }
 
-/* Nearly all memory, but never so much that somebody is killed for it. */
+/* Nearly all memory, short of an OOM kill. */
 static void pressure(void)
 {
 	unsigned long step = 2UL << 20, most, size;
@@ -1774,7 +1764,6 @@ static void pressure(void)
 	exit(0);
 }
 
-/* Try another value of a tunable for a moment. */
 static void try_value(const char *path, const char *value)
 {
 	char old[32];
@@ -1814,7 +1803,7 @@ static void knobs(void)
 	exit(0);
 }
 
-/* --- The whole --------------------------------------------------------------------------- */
+/* --- Main ----------------------------------------------------------------------------- */
 
 static struct process {
 	const char *name;
@@ -1823,7 +1812,7 @@ static struct process {
 
 static unsigned int nr_processes;
 
-/* Returns in the new process. */
+/* True in the new process. */
 static bool spawn(const char *name)
 {
 	pid_t pid = fork();
@@ -1832,7 +1821,7 @@ static bool spawn(const char *name)
 		die("fork");
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* The rounds, which come first, find the most. */
+		/* The torturer is first and finds the most. */
 		if (nr_processes && nice(10) < 0)
 			die("nice");
 		random_state += nr_processes * 0x9e3779b97f4a7c15UL;
@@ -1852,7 +1841,7 @@ static unsigned long reads_so_far(void)
 	return sum;
 }
 
-/* Has one of them ended? Returns its name then. */
+/* Returns the name of a process that ended. */
 static const char *ended(int *status)
 {
 	for (unsigned int i = 0; i < nr_processes; i++) {
@@ -1921,7 +1910,7 @@ static void count_nodes(void)
 	nr_nodes = 1;
 	if (!f)
 		return;
-	/* Only the simple case of nodes 0 to N. */
+	/* Nodes 0 to N only. */
 	if (fscanf(f, "%d-%d", &first, &last) == 2 && first == 0 && last > 0 && last < 64)
 		nr_nodes = last + 1;
 	fclose(f);
@@ -2031,8 +2020,7 @@ static void wrong_usage(void)
 	exit(2);
 }
 
-/* Watch over all until it is time, or something is found. Returns what, or NULL. */
-/* Has nothing been tested yet, on a host that had no time for it? @parked: luf_park, or -1. */
+/* @parked: luf_park, or -1. */
 static bool nothing_done(long parked)
 {
 	return atomic_load(&sh->skipped) >= atomic_load(&sh->rounds) ||

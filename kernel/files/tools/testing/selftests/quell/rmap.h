@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests of unmapping by reclaim and migration share: how pages look in
- * /proc/kpageflags, large folios of a certain size, swap, a memory cgroup, the other
- * NUMA node, and the kernel's log. Include after util.h.
+ * Common parts of the tests of unmapping by reclaim and migration: /proc/kpageflags, folio
+ * sizes, swap, a memory cgroup, NUMA nodes and the kernel's log. Include after util.h.
+ * Needs root. All settings are restored at exit.
  *
- * What these change in the system is put back at exit. Root is needed.
- *
- * Swap: large folios only go out in one piece to a block device. There are two, and
- * they differ. A loop device over a memfd writes in the background, so that folios
- * stay in the swap cache, and a fault finds them there. A RAM disk (/dev/ram0, if it
- * is free and at least SWAP_MB large: brd.rd_size) is synchronous: folios leave at
- * once, and a fault reads new ones, around the swap cache.
+ * Large folios are swapped out whole to block devices only. A loop device over a memfd
+ * writes in the background: folios stay in the swap cache, and faults find them there. A
+ * RAM disk (a free /dev/ram0 of SWAP_MB or more, brd.rd_size) is synchronous: folios leave
+ * at once, and faults bypass the swap cache.
  */
 #ifndef QUELL_RMAP_H
 #define QUELL_RMAP_H
@@ -71,7 +68,7 @@ static inline bool try_read(const char *path, char *text, size_t size)
 	return true;
 }
 
-/* The number behind @name, at the start of a line of @path; -1 if there is none. */
+/* The number after @name at the start of a line, or -1. */
 static inline long number_in(const char *path, const char *name)
 {
 	static char text[16384];
@@ -88,7 +85,7 @@ static inline long number_in(const char *path, const char *name)
 	return -1;
 }
 
-/* Empties the CPUs' lists of pages that are on their way to an LRU list. */
+/* Empties the CPUs' folio batches. */
 static inline void drain_lru(void)
 {
 	static char page[PAGE];
@@ -100,9 +97,8 @@ static inline void drain_lru(void)
 		sched_yield();
 }
 
-/* --- What pages look like ------------------------------------------------ */
+/* --- Pages -------------------------------------------------------------- */
 
-/* Does the kernel keep soft-dirty bits? */
 static inline bool can_soft_dirty(void)
 {
 	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
@@ -135,7 +131,7 @@ static inline uint64_t kpageflags_at(uint64_t pfn)
 	return flags;
 }
 
-/* How many pages the folio at @addr has; 0 if nothing is mapped there. */
+/* 0 if no page is mapped. */
 static inline unsigned int folio_pages_at(const void *addr)
 {
 	uint64_t entry = pagemap_at(addr), flags[MAX_ORDER_PAGES], first, pfn;
@@ -170,7 +166,7 @@ static inline void restore_thp(void)
 		try_write(saved_thp[i].path, saved_thp[i].value);
 }
 
-/* Note what is chosen now: the word in brackets. */
+/* The choice is the word in brackets. */
 static inline void save_thp(void)
 {
 	static const char * const files[] = { "enabled", "shmem_enabled" };
@@ -191,7 +187,7 @@ static inline void save_thp(void)
 	}
 }
 
-/* Who asks with MADV_HUGEPAGE gets folios of @kb, a sum of sizes, and no others. */
+/* MADV_HUGEPAGE gives folios of @kb, a sum of sizes, and no others. */
 static inline void choose_thp(unsigned int kb)
 {
 	for (int i = 0; i < nr_saved_thp; i++) {
@@ -211,9 +207,9 @@ enum swap { RAM, LOOP, SWAPS };
 static const char * const swap_names[] = { "ram", "loop" };
 
 static struct swap_device {
-	char path[64];		/* "" if it is not in use */
-	int fd;			/* keeps a loop device alive; -1 if there is none */
-	void *memory;		/* that is behind it, or NULL */
+	char path[64];		/* "" if unused */
+	int fd;			/* keeps a loop device alive; -1: none */
+	void *memory;		/* of a loop device, or NULL */
 } swaps[SWAPS] = { { .fd = -1 }, { .fd = -1 } };
 
 static inline void forget_swap(struct swap_device *swap)
@@ -241,8 +237,8 @@ static inline bool find_loop(struct swap_device *swap)
 	if (memory < 0 || ftruncate(memory, SWAP_MB << 20))
 		die("memfd_create");
 	/*
-	 * Made and locked now, by us: else its pages would be charged to the cgroup
-	 * that is looked at, and swapped out to themselves.
+	 * Populated and locked here, or the cgroup under test is charged for it and swaps
+	 * it to itself.
 	 */
 	swap->memory = mmap(NULL, SWAP_MB << 20, PROT_READ | PROT_WRITE,
 			    MAP_SHARED | MAP_POPULATE, memory, 0);
@@ -262,7 +258,6 @@ static inline bool find_ram(struct swap_device *swap)
 	return make_ram_swap(SWAP_MB << 20);
 }
 
-/* False if it cannot be switched off, or has not been. */
 static inline bool swap_off(enum swap which)
 {
 	struct swap_device *swap = &swaps[which];
@@ -270,7 +265,7 @@ static inline bool swap_off(enum swap which)
 
 	if (!swap->path[0])
 		return true;
-	/* swapoff() looks for ever for an entry that nobody has; SIGALRM ends it. */
+	/* swapoff() looks for a leaked entry forever; SIGALRM ends it. */
 	ok = !swapoff(swap->path);
 	forget_swap(swap);
 	return ok;
@@ -292,7 +287,6 @@ static inline void on_alarm(int sig)
 	(void)sig;
 }
 
-/* Within some seconds. */
 static inline bool swap_off_in_time(enum swap which)
 {
 	struct sigaction end = { .sa_handler = on_alarm }, before;
@@ -308,7 +302,7 @@ static inline bool swap_off_in_time(enum swap which)
 
 /* --- A memory cgroup ----------------------------------------------------- */
 
-static char cgroup[128];		/* "" if there is none */
+static char cgroup[128];		/* "" without one */
 
 static inline void cgroup_path(char *path, size_t size, const char *file)
 {
@@ -345,10 +339,7 @@ static inline bool enter_cgroup(void)
 	return cgroup[0] && try_write(path, "0");
 }
 
-/*
- * Statistics that are late, and too little to be worth it, are brought up to date;
- * reclaim chooses what to scan by them.
- */
+/* Reclaim scans by statistics. Small deltas are not flushed without this. */
 static inline void flush_cgroup(void)
 {
 	char path[256], text[1024];
@@ -366,8 +357,8 @@ static inline long cgroup_number(const char *file, const char *name)
 }
 
 /*
- * What is left in the cgroup when all its processes have gone, in words; "" if
- * nothing. It has to come to nothing within some seconds, as statistics are late.
+ * The cgroup's remaining memory once its processes have ended, or "". Statistics may be
+ * late by seconds.
  */
 static inline const char *cgroup_rest(void)
 {
@@ -399,7 +390,6 @@ static inline const char *cgroup_rest(void)
 	return left;
 }
 
-/* Reclaim what the cgroup has, whoever has mapped it, and however often. */
 static inline void reclaim_cgroup(unsigned long bytes, bool anonymous)
 {
 	char path[256], text[64];
@@ -417,7 +407,7 @@ static inline bool two_nodes(void)
 	return !access("/sys/devices/system/node/node1", R_OK);
 }
 
-/* The node of the page at @addr; -1 if there is none. */
+/* -1 without a page. */
 static inline int node_of(void *addr)
 {
 	int node = -1;
@@ -427,7 +417,7 @@ static inline int node_of(void *addr)
 	return node < 0 ? -1 : node;
 }
 
-/* What does not move may be busy. */
+/* A busy page may stay. */
 static inline void move_to_node(char *map, unsigned long n, int node)
 {
 	enum { MANY = 512 };
@@ -456,8 +446,8 @@ static inline void watch_kernel_log(void)
 }
 
 /*
- * The first complaint of memory management since the last call, or NULL. Data races (KCSAN)
- * are for who reads the whole log and knows those of stock.
+ * The first complaint since the last call, or NULL. Without data races (KCSAN): stock has
+ * some.
  */
 static inline const char *kernel_complaint(void)
 {
@@ -494,7 +484,7 @@ static inline const char *kernel_complaint(void)
 
 #define RMAP_BATCH	QUELL_SYSFS "rmap_batch/enabled"
 
-/* 0 or 1; -1 if this kernel has no such switch. */
+/* -1: no such switch. */
 static inline int rmap_batch_enabled(void)
 {
 	char text[8];
@@ -510,17 +500,17 @@ static inline void switch_rmap_batch(int on)
 		write_file(RMAP_BATCH, on ? "1" : "0");
 }
 
-/* --- Putting things back ------------------------------------------------- */
+/* --- Restoring the system ------------------------------------------------ */
 
 static int saved_switch = -1;
 
 static inline void restore_system(void)
 {
-	/* Not in the children. */
+	/* Not in children. */
 	if (getpid() != restorer)
 		return;
 	restore_thp();
-	/* What was written to is left alone until then. */
+	/* Sizes that restore_thp() wrote are manual until then. */
 	try_write(QUELL_SYSFS "folio_order/max_kb", "64");
 	for (int i = 0; i < SWAPS; i++)
 		swap_off_in_time(i);

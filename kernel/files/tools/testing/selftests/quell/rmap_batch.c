@@ -1,34 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Does taking away the mappings of a large folio, many entries at once, leave
- * behind what taking them away one by one does? Usage:
+ * Unmapping a large folio by runs of PTEs leaves the state that unmapping PTE by PTE
+ * leaves. Attacks the merging of a run in mm/rmap_batch.c. Usage:
  *
  *	rmap_batch DIR [ROUNDS] [PROPERTY]
  *
- * with DIR on a file system (large file folios need one that has them, such as
- * xfs), with two NUMA nodes for migration, and with a RAM disk of 32 MB or more for
- * synchronous swap (brd.rd_size=32768); without any of them less is tested.
+ * DIR is on a file system; large file folios need one that has them (xfs). Migration needs
+ * two NUMA nodes, synchronous swap a RAM disk of 32 MB or more (brd.rd_size=32768).
  *
- * Each test is of one property that an entry of a page table, the page behind it, or
- * a counter has. It has many cases: a kind of memory (folios of 16K, 64K, 2M mapped
- * by single entries, shared memory, a file), and a way to lose the mappings
+ * Each test checks one property of a PTE, a page or a counter. Its cases combine kinds of
+ * memory (anonymous folios of 16K, 64K and 2M mapped by PTEs, shared memory, a file) with
  *
- *	pageout		MADV_PAGEOUT, which only takes folios that are mapped whole
- *	reclaim		memory.reclaim of a cgroup, which takes any folio
+ *	pageout		MADV_PAGEOUT: only folios that are mapped whole
+ *	reclaim		memory.reclaim of a cgroup: any folio
  *	migrate		move_pages() to the other node
  *
- * A property is often given to some pages of a folio and not to the others, in a
- * pattern (in_pattern()), so that a batch that mixes them up shows. Each case is a
- * process of its own: when it has gone, the kernel's log tells whether its counters
- * came to zero.
+ * Properties follow a pattern within a folio (in_pattern()), so a mix-up shows. Each case
+ * is a process: the kernel's log shows wrong counters at its end.
  *
- * The kernel may have the batches switched on, off, or not at all (stock): all must
- * pass. With a switch the tests are run in both positions; switched off everything
- * is as in stock, and a part is enough. Where they are on, rmap_batch_pages has to
- * rise in tests that have long runs, so that these do not test nothing; where they
- * are off, it must not.
+ * Every kernel must pass. With a switch, all tests run on and a part of them off.
+ * rmap_batch_pages rises in tests with long runs while it is on, and never while it is off.
  *
- * The poison test gives up a few pages of memory, where the kernel can do so.
+ * The poison test loses a few pages of memory (CONFIG_MEMORY_FAILURE).
  */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
@@ -53,7 +46,7 @@
 #define UFFD_FEATURE_WP_ASYNC	0x8000
 #endif
 
-/* --- Kinds of memory, and what a case finds ------------------------------ */
+/* --- Kinds of memory, and results ------------------------------------------ */
 
 enum {
 	SMALL = 1, MID = 2, BIG = 4, SHARED = 8, DISK = 16,
@@ -63,7 +56,7 @@ enum {
 static const struct kind {
 	unsigned int bit;
 	const char *name;
-	unsigned int kb;		/* size of a folio, 0: any */
+	unsigned int kb;		/* per folio, 0: any */
 	unsigned long pages;
 } kinds[] = {
 	{ SMALL,	"16K",		16,	64 },
@@ -82,7 +75,7 @@ static const char * const act_names[] = {
 	[PAGEOUT] = "pageout", [RECLAIM] = "reclaim", [MIGRATE] = "migrate",
 };
 
-/* Written by the case, read by us. */
+/* Written by the case. */
 static struct results {
 	int bad, lines;
 	bool skipped;
@@ -115,7 +108,7 @@ static void bad(const char *fmt, ...)
 	va_end(args);
 }
 
-/* End a case that cannot be had here. */
+/* The system lacks a requirement of the case. */
 static void skip(void)
 {
 	results->skipped = true;
@@ -127,10 +120,10 @@ static void skip(void)
 struct region {
 	const struct kind *kind;
 	unsigned long pages;
-	unsigned int block;		/* pages that follow one pattern */
+	unsigned int block;		/* pages of one pattern */
 	char *map;
-	char *at[MAX_PAGES];		/* where each page is mapped; NULL if it is not */
-	uint32_t gen[MAX_PAGES];	/* of its content; 0: empty */
+	char *at[MAX_PAGES];		/* NULL: unmapped */
+	uint32_t gen[MAX_PAGES];	/* of the content; 0: empty */
 	int fd;
 	char path[4096];
 };
@@ -140,7 +133,7 @@ static uint64_t word_of(unsigned long page, uint32_t gen)
 	return gen ? 0x5aUL << 56 | (uint64_t)page << 32 | gen : 0;
 }
 
-/* At both ends of the page and between. */
+/* At both ends and in the middle. */
 static void put_at(char *at, unsigned long page, uint32_t gen)
 {
 	volatile uint64_t *words = (uint64_t *)at;
@@ -189,7 +182,7 @@ static void shuffle(unsigned long *order, unsigned long n)
 	}
 }
 
-/* One page after the other comes back alone, in any order. */
+/* Each page comes back alone. */
 static void check_in_any_order(struct region *r, const char *when)
 {
 	unsigned long order[MAX_PAGES];
@@ -199,7 +192,7 @@ static void check_in_any_order(struct region *r, const char *when)
 		check(r, order[i], when);
 }
 
-/* Which pages of a folio are to be different: the patterns take turns. */
+/* Pages with the property; the patterns alternate. */
 static bool in_pattern(const struct region *r, unsigned long i)
 {
 	unsigned int n = r->block, k = i % n;
@@ -224,7 +217,7 @@ static bool in_pattern(const struct region *r, unsigned long i)
 	}
 }
 
-/* Address space at a multiple of 2 MB, with as much behind it. */
+/* Aligned to 2 MB, with as much room behind. */
 static char *reserve(unsigned long bytes)
 {
 	char *at = mmap(NULL, bytes + 2 * HUGE, PROT_NONE,
@@ -251,7 +244,7 @@ static void make_file(struct region *r)
 		put_at(from + i * PAGE, i, 1);
 		r->gen[i] = 1;
 	}
-	/* In one go, as the file system chooses the folios by that. */
+	/* One write: the file system chooses folios by its size. */
 	if (write(r->fd, from, bytes) != (ssize_t)bytes || fsync(r->fd))
 		die(r->path);
 	munmap(from, bytes);
@@ -261,7 +254,7 @@ static void make_file(struct region *r)
 		die("mmap");
 }
 
-/* How many pages are in folios of the wished size. */
+/* Pages in folios of the requested size. */
 static unsigned long large_pages(const struct region *r)
 {
 	unsigned long found = 0, i = 0;
@@ -276,7 +269,7 @@ static unsigned long large_pages(const struct region *r)
 	return found;
 }
 
-/* Map @kind, at r->map if that is set; nothing is in it yet. */
+/* At r->map if that is set. Populates nothing. */
 static void map_kind(struct region *r, const struct kind *kind)
 {
 	char *map = r->map;
@@ -300,14 +293,14 @@ static void map_kind(struct region *r, const struct kind *kind)
 		r->at[i] = r->map + i * PAGE;
 }
 
-/* Many entries for a folio that has been mapped by one: it stays whole. */
+/* PTEs replace the huge mapping; the folio stays whole. */
 static void split_mapping(struct region *r)
 {
 	for (unsigned long at = 0; at < r->pages * PAGE; at += HUGE)
 		if (mprotect(r->map + at, PAGE, PROT_READ) ||
 		    mprotect(r->map + at, PAGE, PROT_READ | PROT_WRITE))
 			die("mprotect");
-	/* khugepaged would like to map it by one again. */
+	/* Keep khugepaged away. */
 	madvise(r->map, r->pages * PAGE, MADV_NOHUGEPAGE);
 }
 
@@ -322,12 +315,12 @@ static void populate(struct region *r, const struct kind *kind)
 			put(r, i, 1);
 	if (kind->bit == BIG)
 		split_mapping(r);
-	/* One of them may be missing, where memory is fragmented. */
+	/* Fragmented memory may deny some. */
 	if (large_pages(r) < r->pages / 2)
 		skip();
 }
 
-/* The pages from @i that are mapped one behind the other. */
+/* Pages from @i with consecutive addresses. */
 static unsigned long run_at(const struct region *r, unsigned long i)
 {
 	unsigned long n = 0;
@@ -366,7 +359,7 @@ static void pagemap_of(const struct region *r, uint64_t *entries)
 	}
 }
 
-/* --- Losing the mappings ------------------------------------------------- */
+/* --- Unmapping ------------------------------------------------------------ */
 
 static void pageout_runs(struct region *r)
 {
@@ -376,7 +369,7 @@ static void pageout_runs(struct region *r)
 		n = run_at(r, i);
 		if (!n || !madvise(r->at[i], n * PAGE, MADV_PAGEOUT))
 			continue;
-		/* It ends at the first part that is locked: half of a block is. */
+		/* It ends at a locked part: half of a block. */
 		if (errno != EINVAL)
 			die("MADV_PAGEOUT");
 		n = r->block / 2 - i % (r->block / 2);
@@ -386,7 +379,7 @@ static void pageout_runs(struct region *r)
 	}
 }
 
-/* All to one node, as a folio may be in several runs. */
+/* One target node, as a folio may be in several runs. */
 static void migrate_runs(struct region *r)
 {
 	int node = -1;
@@ -402,7 +395,7 @@ static void migrate_runs(struct region *r)
 	}
 }
 
-/* What is on its way to swap in the background is not taken a second time. */
+/* Folios under writeback are not taken again. */
 static void wait_for_writeback(const struct region *r, const uint64_t *entries)
 {
 	for (unsigned long i = 0, tries = 0; i < r->pages && tries < 500; i++)
@@ -411,10 +404,7 @@ static void wait_for_writeback(const struct region *r, const uint64_t *entries)
 			usleep(1000);
 }
 
-/*
- * Take the mappings of @r away. Folios that are busy may stay; most may not, and
- * @results knows how many did.
- */
+/* Busy folios may stay; @results counts. */
 static void lose(struct region *r, unsigned int act)
 {
 	uint64_t before[MAX_PAGES], after[MAX_PAGES];
@@ -429,9 +419,9 @@ static void lose(struct region *r, unsigned int act)
 		if (act == PAGEOUT) {
 			pageout_runs(r);
 		} else if (act == RECLAIM) {
-			/* What looks referenced would get another chance. */
+			/* Referenced pages would be kept. */
 			try_write("/proc/self/clear_refs", "1");
-			/* Something else of the cgroup may go instead. */
+			/* Other memory of the cgroup may go instead. */
 			reclaim_cgroup((tries < 4 ? 1 : 2) * r->pages * PAGE,
 				       r->kind->bit != DISK);
 		} else {
@@ -450,7 +440,7 @@ static void lose(struct region *r, unsigned int act)
 	results->possible += possible;
 }
 
-/* --- Content and entries ------------------------------------------------- */
+/* --- Content and PTEs ---------------------------------------------------- */
 
 static void case_content(struct region *r, unsigned int act)
 {
@@ -460,7 +450,7 @@ static void case_content(struct region *r, unsigned int act)
 		put(r, i, 2);
 	lose(r, act);
 	check_in_any_order(r, "after the second time");
-	/* All of it comes back in order, some is written meanwhile. */
+	/* Pages come back in order, with writes between. */
 	lose(r, act);
 	for (unsigned long i = 0; i < r->pages; i++) {
 		if (in_pattern(r, i))
@@ -478,7 +468,7 @@ static void forget(struct region *r, unsigned long i)
 	r->at[i] = NULL;
 }
 
-/* Holes before (they make a folio partially mapped), and holes in what is gone. */
+/* Holes before (partially mapped folios), and after unmapping. */
 static void case_holes(struct region *r, unsigned int act)
 {
 	unsigned int n = r->block;
@@ -499,8 +489,8 @@ static void case_holes(struct region *r, unsigned int act)
 }
 
 /*
- * What is in swap and in memory, unchanged, is written once, in one page of each
- * folio: who loses that entry's dirty bit loses the content.
+ * Pages are in swap and in memory, unchanged. One page of each folio is written: without
+ * its dirty bit the content is lost.
  */
 static void case_dirty(struct region *r, unsigned int act)
 {
@@ -511,14 +501,14 @@ static void case_dirty(struct region *r, unsigned int act)
 			put(r, i + (round == 0 ? 0 : round == 1 ? r->block - 1 :
 				    pick(r->block)), 2 + round);
 		lose(r, act);
-		/* Migration has to hand the bit on to the next that looks. */
+		/* Migration must pass the dirty bit on. */
 		if (act == MIGRATE)
 			lose(r, PAGEOUT);
 		check_in_any_order(r, "written while clean");
 	}
 }
 
-/* Pages of shared memory that have only been read are clean, and writable. */
+/* Shared pages that were only read are clean and writable. */
 static void case_dirty_shared(struct region *r, unsigned int act)
 {
 	drop(r);
@@ -573,7 +563,7 @@ static void case_young(struct region *r, unsigned int act)
 	}
 }
 
-/* --- Bits of the entries ------------------------------------------------- */
+/* --- Bits of PTEs --------------------------------------------------------- */
 
 static void compare_bits(struct region *r, const uint64_t *expected, uint64_t bit,
 			 const char *what, const char *when)
@@ -602,7 +592,7 @@ static void case_soft_dirty(struct region *r, unsigned int act)
 				bad("page %lu was written and is not soft-dirty", i);
 		lose(r, act);
 		compare_bits(r, bits, PM_SOFT_DIRTY, "soft-dirty", "while it is away");
-		/* The second round leaves it away while bits are cleared. */
+		/* The second round clears bits while it is away. */
 		if (round == 1)
 			continue;
 		check_in_any_order(r, "soft-dirty");
@@ -621,7 +611,7 @@ static void on_fault(int sig)
 	raise(sig);
 }
 
-/* Write to the page; false if that is not possible. */
+/* False if the write faults. */
 static bool try_put(struct region *r, unsigned long i, uint32_t gen)
 {
 	if (sigsetjmp(fault_jump, 1)) {
@@ -697,7 +687,7 @@ static void case_uffd_wp(struct region *r, unsigned int act)
 		compare_bits(r, bits, PM_UFFD_WP, "write-protected", "back");
 	}
 	lose(r, act);
-	/* Not only the bit has to be there: the write has to be noticed. */
+	/* The bit alone is not enough: a write must fault. */
 	for (unsigned long i = 0; i < r->pages; i++) {
 		bool wrote = try_put(r, i, 2);
 
@@ -732,14 +722,14 @@ static void case_protected(struct region *r, unsigned int act)
 	}
 }
 
-/* --- Pages that are shared with a child, and such that are not ----------- */
+/* --- Shared and exclusive pages ------------------------------------------ */
 
 struct child {
 	pid_t pid;
 	int go;
 };
 
-/* Fork a child that waits, and then tells whether it still sees what it must. */
+/* The child waits, and then checks the content. */
 static struct child fork_child(struct region *r)
 {
 	struct child c;
@@ -783,8 +773,8 @@ static long minor_faults(void)
 }
 
 /*
- * A write must not copy a page that is ours alone, and must copy one that a large
- * folio shares (only a page that is alone in its folio may be taken over later).
+ * A write to an exclusive page must not copy. A write to a shared page of a large folio
+ * must copy: only a page that is alone in its folio can become exclusive later.
  */
 static void write_exclusive(struct region *r, unsigned int act, uint32_t gen)
 {
@@ -806,13 +796,13 @@ static void write_exclusive(struct region *r, unsigned int act, uint32_t gen)
 		if (shared && reused && flags & (KPF_HEAD | KPF_TAIL) &&
 		    (act == MIGRATE || flags & KPF_SWAPCACHE))
 			bad("page %lu was shared and has not been copied", i);
-		/* The entry was writable, and the fault handler had no chance yet. */
+		/* Migration must keep the PTE writable. */
 		if (!shared && act == MIGRATE && faults)
 			bad("page %lu was writable and has faulted", i);
 	}
 }
 
-/* The child gets the pages of the pattern only; the others stay ours alone. */
+/* The child gets only the pattern's pages; the others stay exclusive. */
 static struct child share_pattern(struct region *r)
 {
 	char *at[MAX_PAGES];
@@ -827,7 +817,7 @@ static struct child share_pattern(struct region *r)
 		}
 	c = fork_child(r);
 	memcpy(r->at, at, sizeof(at));
-	/* It is one VMA again. */
+	/* One VMA again. */
 	if (madvise(r->map, r->pages * PAGE, MADV_DOFORK))
 		die("MADV_DOFORK");
 	return c;
@@ -838,7 +828,7 @@ static void case_exclusive_gone(struct region *r, unsigned int act)
 	static const char reuse[] = QUELL_SYSFS "folio_order/enabled";
 	bool on = number_in(reuse, "") == 1;
 
-	/* It finds out without that bit that nobody else has a folio. */
+	/* folio_order reuses folios without the exclusive bit. */
 	if (on)
 		write_file(reuse, "0");
 	for (unsigned int round = 0; round < 2; round++) {
@@ -863,7 +853,7 @@ static void case_exclusive_there(struct region *r, unsigned int act)
 	write_exclusive(r, act, 2);
 	lose(r, act);
 	check_in_any_order(r, "after the writes");
-	/* It has to have kept what there was before them. */
+	/* The child must see the content from before the writes. */
 	end_child(&c);
 	for (unsigned long i = 0; i < r->pages; i++)
 		put(r, i, 3);
@@ -871,7 +861,7 @@ static void case_exclusive_there(struct region *r, unsigned int act)
 	check_in_any_order(r, "after the child");
 }
 
-/* Child and parent have different parts of a folio mapped, and both write. */
+/* Child and parent map different parts, and both write. */
 static void case_parts(struct region *r, unsigned int act)
 {
 	unsigned int n = r->block;
@@ -921,7 +911,7 @@ static void case_parts(struct region *r, unsigned int act)
 	check_in_any_order(r, "in the parent, after the child");
 }
 
-/* --- Where folios are mapped --------------------------------------------- */
+/* --- Places of mappings ----------------------------------------------------- */
 
 static char *move_to(struct region *r, unsigned long i, unsigned long n, char *to)
 {
@@ -933,7 +923,7 @@ static char *move_to(struct region *r, unsigned long i, unsigned long n, char *t
 	return to + n * PAGE;
 }
 
-/* The second half of each folio is mapped somewhere else. */
+/* Each folio's second half is elsewhere. */
 static void case_halves(struct region *r, unsigned int act)
 {
 	char *to = reserve(r->pages * PAGE) + PAGE;
@@ -951,7 +941,7 @@ static void case_halves(struct region *r, unsigned int act)
 	check_in_any_order(r, "in two halves, written");
 }
 
-/* A folio whose entries are in two page tables, and not where its size puts them. */
+/* A folio in two page tables, at an unaligned address. */
 static void case_crossing(struct region *r, unsigned int act)
 {
 	char *border = reserve(r->pages * PAGE + 2 * HUGE) + 2 * HUGE;
@@ -968,7 +958,6 @@ static void case_crossing(struct region *r, unsigned int act)
 	check_in_any_order(r, "across page tables, written");
 }
 
-/* Only the middle of each folio is mapped. */
 static void case_middle(struct region *r, unsigned int act)
 {
 	unsigned int n = r->block;
@@ -985,7 +974,7 @@ static void case_middle(struct region *r, unsigned int act)
 	check_in_any_order(r, "of the middle, written");
 }
 
-/* The same folios twice in one address space, in two VMAs. */
+/* Two VMAs of one mm map the folios. */
 static void case_twice(struct region *r, unsigned int act)
 {
 	unsigned long bytes = r->pages * PAGE;
@@ -996,7 +985,7 @@ static void case_twice(struct region *r, unsigned int act)
 	if (r->fd >= 0)
 		second = mmap(second, bytes, PROT_READ | PROT_WRITE,
 			      MAP_SHARED | MAP_FIXED, r->fd, 0);
-	else	/* Of size 0: it doubles what is shared. */
+	else	/* Size 0 duplicates a shared mapping. */
 		second = mremap(r->map, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, second);
 	if (second == MAP_FAILED)
 		die("the second mapping");
@@ -1020,7 +1009,7 @@ static void case_twice(struct region *r, unsigned int act)
 	munmap(second, bytes);
 }
 
-/* --- What reclaim must leave alone --------------------------------------- */
+/* --- Pages that reclaim must leave alone --------------------------------- */
 
 static void mlocked_comes_to(long pages)
 {
@@ -1036,7 +1025,7 @@ static void mlocked_comes_to(long pages)
 	bad("%ld pages were locked, and %ld are", pages, now);
 }
 
-/* The first half of each folio is locked, the second is not. */
+/* The first half of each folio is locked. */
 static void case_mlock(struct region *r, unsigned int act)
 {
 	long before = vm_pages("nr_mlock");
@@ -1051,7 +1040,7 @@ static void case_mlock(struct region *r, unsigned int act)
 
 		lose(r, act);
 		if (act != MIGRATE) {
-			/* At most half of it goes. */
+			/* Half goes at most. */
 			results->taken = taken;
 			results->possible = possible;
 			pagemap_of(r, entries);
@@ -1070,7 +1059,7 @@ static void case_mlock(struct region *r, unsigned int act)
 	mlocked_comes_to(before);
 }
 
-/* All of it is locked: that is left to Linux, page by page. */
+/* Whole locked folios go page by page. */
 static void case_mlock_all(struct region *r, unsigned int act)
 {
 	long before = vm_pages("nr_mlock");
@@ -1109,14 +1098,14 @@ static void case_lazyfree(struct region *r, unsigned int act)
 	}
 	if (act == MIGRATE && kept < r->pages / 8)
 		bad("migration freed pages");
-	/* As many as pages without a neighbour that was written to. */
+	/* Pages with a written neighbor may stay. */
 	lose(r, act);
 	for (unsigned long i = 0; i < r->pages; i++)
 		if (r->gen[i] == 2)
 			check(r, i, "written after MADV_FREE, again");
 }
 
-/* A page of every folio is held by the kernel, for good: it must stay where it is. */
+/* A pinned page of each folio must stay where it is. */
 static void case_pinned(struct region *r, unsigned int act)
 {
 	struct io_uring_params params = { 0 };
@@ -1129,10 +1118,10 @@ static void case_pinned(struct region *r, unsigned int act)
 	ring = syscall(SYS_io_uring_setup, 1, &params);
 	if (ring < 0)
 		skip();
-	/* Into the swap cache, as reclaim does not put pinned folios there. */
+	/* The swap cache first: reclaim adds no pinned folio. */
 	lose(r, PAGEOUT);
 	check_all(r, "before they are pinned");
-	/* The first half of each folio is not exclusive, and the pin does not show. */
+	/* The first half is shared, so its PTEs do not show the pin. */
 	for (unsigned long i = 0; i < r->pages; i++)
 		if (i % r->block >= r->block / 2 &&
 		    madvise(r->at[i], PAGE, MADV_DONTFORK))
@@ -1176,7 +1165,7 @@ static void case_pinned(struct region *r, unsigned int act)
 /* --- Counters ------------------------------------------------------------ */
 
 struct counts {
-	long anon, file, shmem, swap;	/* pages */
+	long anon, file, shmem, swap;	/* in pages */
 };
 
 static struct counts count_process(void)
@@ -1217,7 +1206,7 @@ static void compare_counts(const struct region *r, const struct counts *base,
 			   const char *when)
 {
 	struct counts is = count_process(), here = count_region(r);
-	/* Each CPU keeps back up to a batch, now and when @base was taken. */
+	/* Each CPU keeps up to a batch, now and at @base. */
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	long slack = 2 * cpus * (cpus > 16 ? 2 * cpus : 32);
 
@@ -1231,7 +1220,7 @@ static void compare_counts(const struct region *r, const struct counts *base,
 		    here.shmem, here.swap);
 }
 
-/* What is kept back hides small errors: often the same, so that they grow. */
+/* Repeated: batches per CPU hide small errors. */
 static void case_counters(struct region *r, unsigned int act)
 {
 	struct counts base = count_process(), here = count_region(r);
@@ -1257,7 +1246,7 @@ static void case_counters(struct region *r, unsigned int act)
 	compare_counts(r, &base, "unmapped");
 }
 
-/* --- Writes that go on --------------------------------------------------- */
+/* --- Concurrent writes --------------------------------------------------- */
 
 static atomic_bool counting;
 static uint64_t counted[MAX_PAGES];
@@ -1317,16 +1306,15 @@ static void poison(struct region *r, unsigned long i)
 		fault_expected = false;
 		return;
 	}
-	/* It may kill us, or tell later. */
+	/* SIGBUS now or later. */
 	fault_expected = true;
 	madvise(r->at[i], PAGE, MADV_HWPOISON);
 	fault_expected = false;
 }
 
 /*
- * Of the folios one has a bad page. The kernel splits a folio to get rid of it;
- * it cannot while somebody else (a pipe) holds the folio: then a large folio with a
- * bad page stays mapped, and unmapping has to tell that page from the others.
+ * A poisoned page splits its folio. While a pipe holds the folio it stays whole and mapped,
+ * and unmapping must tell the page from the others.
  */
 static void case_poison(struct region *r, unsigned int act)
 {
@@ -1353,7 +1341,7 @@ static void case_poison(struct region *r, unsigned int act)
 	away += !try_touch(r, split);
 	if (!away)
 		bad("page %lu is bad, and can be read", split);
-	/* Reclaim leaves such a folio alone; migration must not take the page along. */
+	/* Reclaim skips the folio. Migration must not copy the page. */
 	if (act == MIGRATE && try_touch(r, whole))
 		bad("page %lu is bad, and can be read", whole);
 	forget(r, split);
@@ -1368,11 +1356,11 @@ static const struct property {
 	const char *name;
 	void (*run)(struct region *r, unsigned int act);
 	unsigned int kinds, acts;
-	/* Runs are long and of one kind: batches are expected. */
+	/* Long, uniform runs: batches are expected. */
 	bool batches;
-	/* Most pages must go: else it is no test. */
+	/* Most pages must go. */
 	bool most;
-	/* Swap in the background, and with it the swap cache, makes a difference. */
+	/* The swap cache matters. */
 	bool loop;
 	bool (*possible)(void);
 	const char *needs;
@@ -1425,7 +1413,7 @@ static const struct property {
 #define PROPERTIES	((int)(sizeof(properties) / sizeof(properties[0])))
 
 static enum swap main_swap;
-static long gone, there;	/* pages, in all cases of a test */
+static long gone, there;	/* pages, in all cases */
 
 static void run_case(const struct property *p, const struct kind *kind, unsigned int act,
 		     const char *pass)
@@ -1475,7 +1463,7 @@ static void run_case(const struct property *p, const struct kind *kind, unsigned
 	results->lines = 0;
 }
 
-/* What is slow, and no different in the background, is left out there. */
+/* Slow cases without a difference are left out. */
 static bool wanted_in_background(const struct kind *kind, unsigned int act)
 {
 	return kind->bit & (SMALL | MID | SHARED) &&
@@ -1534,9 +1522,9 @@ static void run_property(const struct property *p, int enabled, const char *pass
 		   gone, there, in_batches, batches);
 }
 
-/* --- A pass: all tests with one switch setting and one kind of swap ------ */
+/* --- A pass: all tests, one switch setting, one swap device -------------- */
 
-/* Nothing of what the cases had may be left: not in memory, and not in swap. */
+/* No memory and no swap entry may be left. */
 static void look_at_the_rest(const char *pass)
 {
 	const char *rest;
@@ -1559,7 +1547,7 @@ static void run_pass(int enabled, enum swap swap, const char *only)
 	if (!swap_on(swap)) {
 		tap_skip(swap == RAM ? "a free RAM disk of 32 MB" : "a loop device",
 			 "rmap_batch (%s)", pass);
-		/* Then all is done with the one that is left. */
+		/* The loop device runs all tests. */
 		main_swap = LOOP;
 		return;
 	}
@@ -1598,7 +1586,7 @@ int main(int argc, char **argv)
 		die("mmap");
 	save_system();
 	watch_kernel_log();
-	/* So that no case is the first to read a page of this program. */
+	/* No case pays for this program's page faults. */
 	mlockall(MCL_CURRENT);
 	munlockall();
 	random_state = 88172645463325252ULL;
@@ -1607,7 +1595,7 @@ int main(int argc, char **argv)
 		for (int on = 1; on >= (enabled < 0 ? 1 : 0); on--) {
 			main_swap = RAM;
 			run_pass(enabled < 0 ? -1 : on, RAM, only);
-			/* Switched off all is as stock: a part of it is enough. */
+			/* Off is stock: a part suffices. */
 			if (on || main_swap == LOOP)
 				run_pass(enabled < 0 ? -1 : on, LOOP, only);
 		}

@@ -1,40 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Torture of unmapping by reclaim and migration: does anything get lost when pages
- * of large folios are taken away and come back, while everything else goes on? Usage:
+ * Torture of unmapping by reclaim and migration: pages of large folios that are taken away
+ * come back unchanged. Attacks mm/rmap_batch.c in random combinations. Usage:
  *
  *	rmap_torture DIR [--seconds N] [--seed N] [--workers N]
  *
- * with DIR on a file system; more is tested with two NUMA nodes, a RAM disk of 32 MB
- * for swap (see rmap.h), and large file folios (xfs).
+ * DIR is on a file system. Two NUMA nodes, a RAM disk of 32 MB for swap (see rmap.h) and
+ * large file folios (xfs) add tests.
  *
- * Workers
- * -------
- * Each worker is a process. It has some anonymous memory (arenas), in folios of
- * sizes that change all the time, and does random things to it: writes, mprotect(),
- * mlock(), munmap() and mmap(), mremap(), MADV_DONTNEED, MADV_FREE, write protection
- * by userfaultfd, clearing of soft-dirty bits, and fork(), after which the child goes
- * on with a copy of all that. What a worker does follows from the seed alone.
+ * Each worker is a process with anonymous memory (arenas) in folios of changing sizes. It
+ * writes, unmaps, moves, locks, frees and protects pages, clears soft-dirty bits and forks;
+ * a child goes on with a copy. Its actions follow from the seed. Meanwhile mappings are
+ * taken away: by the worker, by its second thread (MADV_PAGEOUT, move_pages(), compaction),
+ * and by memory.reclaim of the common cgroup. A file and shared memory are common to all
+ * workers. Each of their pages has one writer, and the readers know the generations that it
+ * may hold (struct window).
  *
- * Meanwhile mappings are taken away: by the worker itself, by a second thread of it
- * (MADV_PAGEOUT, move_pages(), compaction), and through memory.reclaim of the cgroup
- * that all are in. None of this may change anything that a worker can see.
+ * The checker knows each page's content (two are possible after MADV_FREE), address and
+ * rights. It reads all the time, tries forbidden accesses, and compares /proc/self/pagemap:
+ * a page with content has an entry, a locked page is not in swap, soft-dirty and write
+ * protection are exact.
  *
- * All workers share a file and shared memory. Each page of these is written to by one
- * worker; the others know a window of what they may read.
- *
- * The checker
- * -----------
- * A worker knows for each of its pages what it holds (which generation of content;
- * or one of two things after MADV_FREE), where it is mapped and what may be done to
- * it. It looks at the content all the time, tries what must not be possible, and asks
- * /proc/self/pagemap: a page with content has an entry, what is locked is not in
- * swap, what was written is soft-dirty, what was not since the bits were cleared is
- * not, and write protection is where it was put and nowhere else.
- *
- * A violation is printed with the last operations of that worker. At the end no swap
- * and no memory of the cgroup may be left, and the kernel must not have complained:
- * that is where wrong counters of an address space show.
+ * A violation prints the worker's last operations. At the end no swap and no memory of the
+ * cgroup may be left, and the kernel's log must be clean: wrong counters of an mm show
+ * there.
  */
 #define _GNU_SOURCE
 #include <linux/userfaultfd.h>
@@ -50,17 +39,17 @@
 #define WORDS		(PAGE / 8)
 #define MAX_WORKERS	8
 #define ARENAS		4
-#define UFFD_ARENA	2		/* it stays where it is */
+#define UFFD_ARENA	2		/* never moves */
 #define ARENA_PAGES	512
 #define ARENA_SLOTS	1024
 #define SHARED_PAGES	256
 #define MAX_CHILDREN	2
 #define CHILD_STEPS	60
 #define HISTORY		40
-#define PATIENCE	60		/* seconds until the workers must have ended */
-#define REAL_SWAP	16		/* types from here on are migration and the like */
+#define PATIENCE	60		/* seconds for the workers' end */
+#define REAL_SWAP	16		/* first type that is not swap (migration entries) */
 
-/* --- What all processes share -------------------------------------------- */
+/* --- Shared by all processes -------------------------------------------- */
 
 struct window {
 	atomic_uint lo, hi;	/* generations that a page may hold */
@@ -73,7 +62,7 @@ static struct shared {
 	atomic_uint nonce;
 	atomic_ulong steps, checks, forks, takes;
 	atomic_int violations;
-	/* Who moves pages reads, who clears soft-dirty bits writes. */
+	/* Read: moving pages. Write: clearing soft-dirty bits. */
 	pthread_rwlock_t moving;
 	char report[8192];
 	struct window windows[AREAS][SHARED_PAGES];
@@ -82,25 +71,25 @@ static struct shared {
 static char *areas[AREAS];
 static int nr_workers = 2;
 static bool nodes, soft_dirty;
-static bool huge;		/* folios of 2 MB as well, which have one soft-dirty bit */
+static bool huge;		/* folios of 2 MB, too, with one soft-dirty bit */
 static uint64_t seed;
 
 /* --- This process -------------------------------------------------------- */
 
 struct page {
-	char *at;		/* where it is mapped, or NULL */
-	uint32_t gen;		/* of its content; 0: empty */
-	uint32_t changed;	/* by this step */
-	bool lazy;		/* it may be empty as well, since MADV_FREE */
-	bool own;		/* written since the last fork(): nobody else has it */
+	char *at;		/* NULL: unmapped */
+	uint32_t gen;		/* of the content; 0: empty */
+	uint32_t changed;	/* in this step */
+	bool lazy;		/* may be empty since MADV_FREE */
+	bool own;		/* written since the last fork(): exclusive */
 	bool readable, writable, locked, protected;
-	bool dirty, clean;	/* soft-dirty for sure, or not for sure */
+	bool dirty, clean;	/* soft-dirty, or clean, for sure */
 };
 
 static struct arena {
 	char *base;
 	int uffd;
-	bool fresh;		/* there are new VMAs since soft-dirty bits were cleared */
+	bool fresh;		/* new VMAs since soft-dirty bits were cleared */
 	struct page pages[ARENA_PAGES];
 	bool used[ARENA_SLOTS];
 } arenas[ARENAS];
@@ -160,7 +149,7 @@ static void violated(int arena, unsigned int i, const char *fmt, ...)
 	char *text = sh->report;
 	va_list args;
 
-	/* The first is what counts. */
+	/* The first one counts. */
 	if (atomic_fetch_add(&sh->violations, 1))
 		_exit(1);
 	at += add_text(text + at, room - at, "worker %d, fork depth %d, step %u: ", worker,
@@ -212,7 +201,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	violated(-1, 0, "signal %d at %p, where none is expected", sig, info->si_addr);
 }
 
-/* Write to @at; false if that faults. */
+/* False if it faults. */
 static bool try_put(char *at, int arena, unsigned int i, uint32_t gen)
 {
 	volatile uint64_t *words = (uint64_t *)at;
@@ -228,7 +217,7 @@ static bool try_put(char *at, int arena, unsigned int i, uint32_t gen)
 	return true;
 }
 
-/* Read the words that are looked at; false if that faults. */
+/* False if it faults. */
 static bool try_get(const char *at, uint64_t *found)
 {
 	const volatile uint64_t *words = (const uint64_t *)at;
@@ -244,7 +233,7 @@ static bool try_get(const char *at, uint64_t *found)
 	return true;
 }
 
-/* As the kernel reads it for others, not through our entries. */
+/* As the kernel reads for others, not by this CPU's TLB. */
 static bool get_from_behind(const char *at, uint64_t *found)
 {
 	static uint64_t known;
@@ -281,7 +270,7 @@ static void check_content(int arena, unsigned int i)
 				 (unsigned long long)word_of(arena, i, p->gen));
 		emptied = true;
 	}
-	/* Then it stays so. */
+	/* It stays empty. */
 	if (emptied) {
 		p->gen = 0;
 		p->lazy = false;
@@ -298,7 +287,7 @@ static void check_entry(int arena, unsigned int i)
 		return;
 	entry = pagemap_at(p->at);
 	there = entry & (PM_PRESENT | PM_SWAP);
-	/* Where nothing has been written the huge zero page may be. */
+	/* Unwritten memory may map the huge zero page. */
 	if (p->gen && !p->lazy && entry & PM_PRESENT && entry & (PM_FILE | PM_SWAP))
 		violated(arena, i, "entry %#llx is of anonymous memory",
 			 (unsigned long long)entry);
@@ -308,8 +297,7 @@ static void check_entry(int arena, unsigned int i)
 		violated(arena, i, "page is locked, and in swap (%#llx)",
 			 (unsigned long long)entry);
 	/*
-	 * In a new VMA all pages are soft-dirty without a bit for each, and that is lost
-	 * when it becomes one with an older neighbour.
+	 * All pages of a new VMA are soft-dirty by a flag of the VMA, and a merge loses it.
 	 */
 	if (soft_dirty && !arenas[arena].fresh && there && p->dirty && !(entry & PM_SOFT_DIRTY))
 		violated(arena, i, "page was written, and is not soft-dirty (%#llx)",
@@ -342,7 +330,7 @@ static void check_arena(int arena)
 
 /* --- Ranges -------------------------------------------------------------- */
 
-/* Pages from @first on that are mapped one behind the other, up to @n. */
+/* Pages with consecutive addresses. */
 static unsigned int run_length(const struct arena *a, unsigned int first, unsigned int n)
 {
 	unsigned int k = 0;
@@ -353,7 +341,7 @@ static unsigned int run_length(const struct arena *a, unsigned int first, unsign
 	return k;
 }
 
-/* Mostly whole folios or parts of some, now and then much. */
+/* Mostly whole folios or parts, sometimes many. */
 static unsigned int pick_length(void)
 {
 	switch (pick(6)) {
@@ -384,14 +372,13 @@ static struct page *page_of(int arena, unsigned int i)
 	return &arenas[arena].pages[i];
 }
 
-/* No soft-dirty bit of the arena is known to be clear any more. */
 static void forget_clean(int arena)
 {
 	for (unsigned int i = 0; i < ARENA_PAGES; i++)
 		page_of(arena, i)->clean = false;
 }
 
-/* --- What a worker does -------------------------------------------------- */
+/* --- A worker's actions -------------------------------------------------- */
 
 static void do_write(int arena, unsigned int first, unsigned int n)
 {
@@ -405,7 +392,7 @@ static void do_write(int arena, unsigned int first, unsigned int n)
 
 		if (!p->at)
 			continue;
-		/* Of a page that may go at any moment the protection is not known. */
+		/* The protection of a lazily freed page is unknown. */
 		if (p->protected && p->lazy)
 			continue;
 		wrote = try_put(p->at, arena, i, gen);
@@ -430,8 +417,8 @@ static void do_read(int arena, unsigned int first, unsigned int n)
 }
 
 /*
- * Not while soft-dirty bits are cleared: of pages that are just being moved the kernel
- * would leave the entries writable, and miss the next write (stock kernels included).
+ * Not while soft-dirty bits are cleared: entries of moving pages stay writable, and the
+ * next write is missed (in stock, too).
  */
 static void move_pages_to(char *at, unsigned long n, int node)
 {
@@ -462,8 +449,8 @@ static void do_take(int arena, unsigned int first, unsigned int n)
 }
 
 /*
- * What is in swap, and read back unchanged, is written in a page or two: only their
- * dirty bits tell that the rest of the folio is not all there is to it.
+ * Pages in swap that were read back unchanged: one or two are written, and only their dirty
+ * bits tell that the folio must be written again.
  */
 static void do_take_again(int arena, unsigned int first, unsigned int n)
 {
@@ -473,7 +460,7 @@ static void do_take_again(int arena, unsigned int first, unsigned int n)
 	n = 16 << pick(3);
 	for (int round = 0; round < 3; round++) {
 		take(arena, first, n, false);
-		/* What is being written cannot go a second time. */
+		/* A page under writeback cannot go again. */
 		nanosleep(&pause, NULL);
 		do_read(arena, first, n);
 		if (round == 2)
@@ -515,11 +502,11 @@ static void do_lock(int arena, unsigned int first, unsigned int n)
 	bool lock = pick(2);
 
 	note(lock ? "mlock" : "munlock", arena, first, n, 0);
-	/* To lock is to populate. */
+	/* mlock() populates. */
 	forget_clean(arena);
 	for (unsigned int i = first, k; i < first + n && i < ARENA_PAGES; i += k ? k : 1) {
 		k = run_length(a, i, first + n - i);
-		/* It faults all in, for writing where that is allowed. */
+		/* It faults for writing where it may. */
 		for (unsigned int j = i; lock && j < i + k; j++)
 			if (!page_of(arena, j)->readable || page_of(arena, j)->protected)
 				k = j - i;
@@ -542,8 +529,8 @@ static void do_discard(int arena, unsigned int first, unsigned int n)
 	for (unsigned int i = first, k; i < first + n && i < ARENA_PAGES; i += k ? k : 1) {
 		k = run_length(a, i, first + n - i);
 		/*
-		 * A clean page that is shared since a fork() goes for all who have it,
-		 * stock kernels included, and may be clean after a synchronous swap-in.
+		 * A clean page that is shared since fork() goes for all sharers (in stock,
+		 * too). It may be clean after a synchronous swap-in.
 		 */
 		for (unsigned int j = i; j < i + k; j++) {
 			struct page *p = page_of(arena, j);
@@ -576,7 +563,7 @@ static void mark_slots(struct arena *a, char *at, unsigned int n, bool used)
 		a->used[(at - a->base) / PAGE + k] = used;
 }
 
-/* Nothing is there any more, and nobody else gets the addresses. */
+/* PROT_NONE keeps the addresses reserved. */
 static void leave(struct arena *a, char *at, unsigned int n)
 {
 	if (mmap(at, n * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE |
@@ -602,7 +589,7 @@ static void do_unmap(int arena, unsigned int first, unsigned int n)
 	}
 }
 
-/* Where @n slots are free, or where they would be at home. */
+/* Free slots, or the home slots. */
 static char *find_slots(struct arena *a, unsigned int first, unsigned int n, bool home)
 {
 	unsigned int at = home ? first : pick(ARENA_SLOTS - n + 1), k = 0;
@@ -612,7 +599,6 @@ static char *find_slots(struct arena *a, unsigned int first, unsigned int n, boo
 	return k == n ? a->base + at * PAGE : NULL;
 }
 
-/* Map what is not mapped there. */
 static void do_map(int arena, unsigned int first, unsigned int n)
 {
 	struct arena *a = &arenas[arena];
@@ -649,7 +635,7 @@ static void do_remap(int arena, unsigned int first, unsigned int n)
 	n = run_length(a, first, n);
 	if (!n || arena == UFFD_ARENA)
 		return;
-	/* Of one VMA. */
+	/* One VMA only. */
 	for (unsigned int k = 1; k < n; k++) {
 		struct page *p = page_of(arena, first), *q = page_of(arena, first + k);
 
@@ -663,7 +649,7 @@ static void do_remap(int arena, unsigned int first, unsigned int n)
 	note("mremap", arena, first, n, (to - a->base) / PAGE);
 	from = page_of(arena, first)->at;
 	if (mremap(from, n * PAGE, n * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to) {
-		/* Neighbours that could not be merged again are several VMAs. */
+		/* Neighbors that did not merge are several VMAs. */
 		if (errno != EFAULT)
 			violated(arena, first, "mremap: %s", strerror(errno));
 		return;
@@ -694,7 +680,7 @@ static void do_write_protect(int arena, unsigned int first, unsigned int n)
 			.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
 		};
 
-		/* What is empty may have no entry that could be protected. */
+		/* An empty page may have no entry to protect. */
 		if (!p->at || !p->gen || (on && pick(3) == 0))
 			continue;
 		if (ioctl(a->uffd, UFFDIO_WRITEPROTECT, &range)) {
@@ -724,13 +710,13 @@ static void do_clear_soft_dirty(void)
 			struct page *p = page_of(arena, i);
 
 			p->dirty = false;
-			/* Only what has an entry keeps the bit away. */
+			/* Without an entry the bit may appear. */
 			p->clean = p->at && p->gen && !p->lazy;
 		}
 	}
 }
 
-/* --- The shared areas ---------------------------------------------------- */
+/* --- Shared areas --------------------------------------------------------- */
 
 static void check_shared(int area, unsigned int i)
 {
@@ -772,7 +758,7 @@ static void do_shared(void)
 		struct window *w = &sh->windows[area][i];
 		unsigned int gen;
 
-		/* Of the children none writes. */
+		/* Children do not write. */
 		if (what > 4 && !depth && i % nr_workers == (unsigned int)worker) {
 			gen = atomic_fetch_add(&w->hi, 1) + 1;
 			if (!try_put(areas[area] + i * PAGE, ARENAS + area, i, gen))
@@ -844,7 +830,7 @@ static void do_fork(void)
 	_exit(0);
 }
 
-/* Else all of it would end up locked, unmapped or inaccessible, and in small folios. */
+/* Without it all pages end up locked, unmapped or inaccessible, in small folios. */
 static void renew(int arena)
 {
 	struct arena *a = &arenas[arena];
@@ -918,7 +904,7 @@ static void steps_of(unsigned int n)
 		one_step();
 }
 
-/* Takes mappings away while the worker is at something else. */
+/* Takes mappings away beside the worker. */
 static void *help(void *arg)
 {
 	uint64_t random = (uintptr_t)arg;
@@ -970,7 +956,7 @@ static void make_arena(int arena)
 		do_map(arena, 0, ARENA_PAGES);
 	if (arena != UFFD_ARENA)
 		return;
-	/* In large folios: who is registered gets small ones. */
+	/* In large folios: registered memory gets small ones. */
 	do_write(arena, 0, ARENA_PAGES);
 	area.range.start = (unsigned long)a->pages[0].at;
 	a->uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
@@ -988,7 +974,7 @@ static void work(int number)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	worker = number;
-	/* No two processes ever write the same. */
+	/* Each process writes its own generations. */
 	generation = (atomic_fetch_add(&sh->nonce, 1) % 0xfff + 1) << 20;
 	random_state = seed * 0x9e3779b97f4a7c15ULL + (number + 1) * 0xbf58476d1ce4e5b9ULL;
 	for (int i = 0; i < 4; i++)
@@ -1013,7 +999,7 @@ static void work(int number)
 	_exit(0);
 }
 
-/* --- The controller ------------------------------------------------------ */
+/* --- Main ----------------------------------------------------------------- */
 
 static char path[4096];
 
@@ -1035,7 +1021,7 @@ static void make_areas(void)
 		}
 	for (unsigned int i = 0; i < SHARED_PAGES; i++)
 		try_put(areas[MEMORY_AREA] + i * PAGE, ARENAS + FILE_AREA, i, 1);
-	/* In one go, as the file system chooses the folios by that. */
+	/* One write: the file system chooses folios by its size. */
 	if (write(fd, areas[MEMORY_AREA], bytes) != (ssize_t)bytes || fsync(fd))
 		die(path);
 	for (unsigned int i = 0; i < SHARED_PAGES; i++)
@@ -1046,7 +1032,7 @@ static void make_areas(void)
 	close(fd);
 }
 
-/* What the file has on disk, when all that was written has been written. */
+/* After fsync(). */
 static void check_file(void)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC), wrong = 0;
@@ -1068,7 +1054,7 @@ static void check_file(void)
 	tap_result(!wrong, "rmap_torture file: %d words are wrong on disk", wrong);
 }
 
-/* Sizes of folios come and go, memory is reclaimed, and the switch is thrown. */
+/* Folio sizes change, memory is reclaimed, and the switch moves. */
 static void control(double seconds)
 {
 	struct timespec pause = { .tv_nsec = 20000000 }, t;
@@ -1091,7 +1077,7 @@ static void control(double seconds)
 				   (huge ? ~0 : 2047));
 		else if (r < 640 && cgroup[0])
 			reclaim_cgroup((1 + r % 256) * PAGE, r & 1);
-		/* Off for a moment only. */
+		/* Off for a moment. */
 		if (has_switch >= 0 && (off || r > 1010)) {
 			off = !off;
 			switch_rmap_batch(!off);
@@ -1205,7 +1191,7 @@ int main(int argc, char **argv)
 		tap_skip_all("root is needed");
 	if (!try_read(THP "hugepages-64kB/enabled", text, sizeof(text)))
 		tap_skip_all("this kernel has no large folios of several sizes");
-	/* Made now: it must not be charged to the cgroup. */
+	/* Not charged to the cgroup. */
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
 		  MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (sh == MAP_FAILED)

@@ -1,27 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What can one user do to another by means of Quell? Usage:
+ * One user gains nothing over another through Quell's mechanisms. Attacks R1 and R4 of
+ * mm/luf.c, the zeroing of mm/folio_order.c, and the permissions of all. Usage:
  *
  *	security DIR [ROUNDS [TEST]]
  *
- * as root, with DIR on a file system that lazy unmap flush supports and that has small
- * folios (ext4). TEST is the beginning of the names of those to run:
+ * Needs root. DIR is on a file system that lazy unmap flush supports, with small folios
+ * (ext4). TEST is the beginning of test names:
  *
- *	secrets		a user's threads never cease to read a mapping that is taken
- *			away by reclaim; its frames go to another user, who writes
- *			secrets to them. Forced by the page-out of a range, and of a
- *			whole memory cgroup
- *	bound		users who park as fast as they can park no more than the lot
- *			may hold
- *	memory		who wants memory while the lot is full gets it, at once, and
- *			nobody is killed for it
- *	zeroes		what a fault brings in without being asked for has nothing of the
- *			former owner's in it
- *	permissions	only root writes the switches, and what shows is no address
- *	flood		a user who pages out and opens files for writing in a loop, or
- *			keeps what is paged out, or forks, has the CPUs of others
- *			interrupted no more often than with Quell switched off; while
- *			these are left alone, and while their own memory is reclaimed
+ *	secrets		R1: a user's threads read a mapping all the time while reclaim takes it
+ *			away. Another user writes secrets to its frames. By page-out of a range,
+ *			and of a whole memory cgroup
+ *	bound		R4: users that page out fast defer no more than the list may hold
+ *	memory		R4: memory is available at once while the deferred-free list is full,
+ *			without an OOM kill
+ *	zeroes		pages that a fault populates beside its own are zero
+ *	permissions	only root writes the switches, and no file shows an address
+ *	flood		a user that pages out and opens files for writing in a loop, or
+ *			keeps paged-out pages, or forks, has other CPUs interrupted no more
+ *			often than with Quell off; with and without reclaim of others' memory
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -48,10 +45,9 @@
 #define FILL		(16UL << 20)
 #define CGROUP		"/sys/fs/cgroup/quell_security"
 
-/* Mapped shared, so that processes and their threads meet in it. */
 struct shared {
-	volatile uint64_t *map;			/* of the reader, at its address */
-	atomic_ulong passes[MAX_CPUS];		/* of each CPU's thread */
+	volatile uint64_t *map;			/* the reader's */
+	atomic_ulong passes[MAX_CPUS];		/* by CPU */
 	atomic_ulong reads, secrets, wrong;
 	atomic_bool go, stop, more;
 	atomic_int ready;
@@ -86,7 +82,7 @@ static void become(unsigned int uid)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-/* A child of another user, on @cpu. */
+/* As another user, on @cpu. */
 static pid_t start(unsigned int uid, int cpu, void (*work)(int which), int which)
 {
 	pid_t pid;
@@ -126,7 +122,7 @@ static void wait_ready(int number)
 	}
 }
 
-/* The frames of @pages pages from @address on; 0 for those that are not there. */
+/* 0 for pages that are not present. */
 static void frames_of(pid_t pid, const volatile void *address, int pages, uint64_t *frames)
 {
 	char name[64];
@@ -160,7 +156,7 @@ static void *read_on(void *arg)
 	int cpu = (long)arg;
 
 	pin(cpu);
-	/* No system call from here on: only interrupts, and faults, flush. */
+	/* No system call: only interrupts and faults flush. */
 	while (!atomic_load(&sh->stop)) {
 		for (int i = 0; i < PAGES; i++) {
 			for (unsigned long at = 0; at < PAGE / 8; at += 73) {
@@ -183,7 +179,7 @@ static void reader(int unused)
 	pthread_t threads[MAX_CPUS];
 
 	(void)unused;
-	/* Until then it may not be where its memory is to be charged to. */
+	/* Its memory must be charged to its cgroup. */
 	while (!atomic_load(&sh->go))
 		usleep(1000);
 	sh->map = map_file(path, MAP_SHARED);
@@ -195,13 +191,12 @@ static void reader(int unused)
 		pthread_join(threads[cpu], NULL);
 }
 
-/* Of all CPUs: a page that one of them has yet to add to the LRU cannot be reclaimed. */
+/* Pages in other CPUs' folio batches cannot be reclaimed. */
 static void drain_lru(void)
 {
 	write_file("/proc/sys/vm/drop_caches", "1");
 }
 
-/* Every thread has every page in its TLB. */
 static void wait_hot(void)
 {
 	unsigned long before[MAX_CPUS];
@@ -225,8 +220,7 @@ static void writer(int unused)
 }
 
 /*
- * What the reader's frames are used for next: secrets of somebody else. Returns how
- * many of @frames.
+ * Another user writes secrets to the reader's frames. Returns how many of @frames it got.
  */
 static int reuse(const uint64_t *frames)
 {
@@ -238,7 +232,7 @@ static int reuse(const uint64_t *frames)
 			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (writer_map == MAP_FAILED)
 		die("mmap");
-	/* What was freed last is used first, page by page. */
+	/* Single pages, freed last and used first. */
 	madvise(writer_map, FILL, MADV_NOHUGEPAGE);
 	pid = start(WRITER, 0, writer, 0);
 	wait_ready(2);
@@ -268,13 +262,13 @@ static void by_cgroup(pid_t pid)
 	(void)pid;
 	if (fd < 0)
 		die(CGROUP "/memory.reclaim");
-	/* EAGAIN: there was less than that. */
+	/* EAGAIN: there was less. */
 	if (write(fd, "4M", 2) < 0 && errno != EAGAIN)
 		die("memory.reclaim");
 	close(fd);
 }
 
-/* @least: so many pages should have been parked in each round. */
+/* @least: pages deferred per round. */
 static void test_secrets(const char *name, void (*take)(pid_t pid), const char *cgroup, int least)
 {
 	unsigned long seen, wrong, reads;
@@ -285,7 +279,7 @@ static void test_secrets(const char *name, void (*take)(pid_t pid), const char *
 
 	reset();
 	fill_file(path, OLD);
-	/* Charge what is read to its reader. */
+	/* The file's pages are charged to the next reader. */
 	drain_lru();
 	pid = start(READER, 1, reader, 0);
 	if (cgroup) {
@@ -301,7 +295,7 @@ static void test_secrets(const char *name, void (*take)(pid_t pid), const char *
 		wait_hot();
 		frames_of(pid, sh->map, PAGES, frames);
 		take(pid);
-		/* Root gives the frames back to whoever comes next. */
+		/* Root frees the frames for the next user. */
 		write_file(QUELL_SYSFS "luf/drain", "1");
 		reused += reuse(frames);
 	}
@@ -329,7 +323,7 @@ static bool have_cgroup(void)
 
 #define PARKERS		6
 #define PARK_PAGES	1024UL
-#define LIST_PAGES	128	/* what a task that reclaims has in hand at most */
+#define LIST_PAGES	128	/* LUF_LIST_MAX: pages of a reclaiming task */
 
 static volatile char *map_park_file(int which)
 {
@@ -354,7 +348,7 @@ static void parker(int which)
 	volatile char *map = map_park_file(which);
 
 	atomic_fetch_add(&sh->ready, 1);
-	/* Touched on two CPUs, as what is only local is never deferred. */
+	/* Two CPUs: a purely local flush is never deferred. */
 	for (int cpu = which; !atomic_load(&sh->stop); cpu++) {
 		for (unsigned long at = 0; at < size; at += PAGE)
 			(void)map[at];
@@ -408,8 +402,8 @@ static int nr_nodes(void)
 }
 
 /*
- * What a lot may hold, with lot_pages at @pages: never more than 1/64 of the node. All
- * nodes are taken to be of one size.
+ * Pages of a deferred-free list with lot_pages at @pages: 1/64 of a node at most. Nodes
+ * have one size.
  */
 static long lot_limit(long pages)
 {
@@ -419,9 +413,8 @@ static long lot_limit(long pages)
 }
 
 /*
- * A list that has just been unmapped is up to LIST_PAGES for each who does it, and
- * comes before the look at the limit. /proc/vmstat may be off by what each CPU keeps
- * back.
+ * A task's list of up to LIST_PAGES comes before the check. /proc/vmstat lacks per-CPU
+ * deltas.
  */
 static void test_bound(void)
 {
@@ -434,13 +427,13 @@ static void test_bound(void)
 	make_park_files();
 	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	write_file(LOT_PAGES, "256");
-	/* That nothing but the limit gives pages back. */
+	/* The limit alone gives pages back. */
 	hold_windows();
 	parked = vm_counter("luf_park");
 	for (int i = 0; i < PARKERS; i++)
 		pids[i] = start(READER, i % nr_cpus, parker, i);
 	wait_ready(PARKERS);
-	/* Until enough was parked to go by, on a host that has little time for it. */
+	/* A busy host may need longer. */
 	for (end = now_us() + rounds * 400000L;
 	     now_us() < end || (vm_counter("luf_park") - parked <= 10 * limit &&
 				now_us() < end + 60000000);
@@ -464,7 +457,7 @@ static void test_bound(void)
 
 /* --- memory --------------------------------------------------------------------- */
 
-/* Touch new memory; returns the worst wait for a page. */
+/* Returns the longest wait for a page. */
 static long take_memory(unsigned long size)
 {
 	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -482,7 +475,7 @@ static long take_memory(unsigned long size)
 	return worst;
 }
 
-/* Take most of what is free and, when told so, more than there is. */
+/* Most free memory; then, on order, more than there is. */
 static void hog(int unused)
 {
 	(void)unused;
@@ -510,7 +503,7 @@ static long meminfo_kb(const char *name)
 	return found;
 }
 
-/* Park pages of the files one after the other, until it is half of @limit. */
+/* Up to half of @limit. */
 static void park_some(long limit)
 {
 	unsigned long size = PARK_PAGES * PAGE;
@@ -518,7 +511,7 @@ static void park_some(long limit)
 	for (int i = 0; i < PARKERS && vm_counter("nr_luf_parked") < limit / 2; i++) {
 		volatile char *map = map_park_file(i);
 
-		/* On two CPUs, as what is only local is never deferred. */
+		/* Two CPUs, as above. */
 		for (int cpu = 1; cpu >= 0; cpu--) {
 			pin(cpu);
 			for (unsigned long at = 0; at < size; at += PAGE)
@@ -541,9 +534,9 @@ static void test_memory(void)
 
 	reset();
 	read_file("/proc/sys/vm/min_free_kbytes", reserve_kb, sizeof(reserve_kb));
-	/* Large where there are several nodes. */
+	/* Large with several nodes. */
 	reserve = atol(reserve_kb) << 10;
-	/* Not so much that kswapd wakes up before anything is parked. */
+	/* kswapd must sleep until pages are deferred. */
 	taken = (meminfo_kb("MemFree") << 10) - reserve * 3 / 2 - (32UL << 20);
 	atomic_store(&sh->size, taken);
 	pid = start(WRITER, 0, hog, 0);
@@ -551,14 +544,14 @@ static void test_memory(void)
 	make_park_files();
 	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	write_file(LOT_PAGES, "16384");
-	/* They stay parked: only who wants memory gives them back. */
+	/* Only an allocation gives them back. */
 	hold_windows();
 	park_some(limit);
 	parked = vm_counter("nr_luf_parked");
 	kills = vm_counter("oom_kill");
 	/*
-	 * All that it may have of what is free, all that is parked, and some of the page
-	 * cache; at once, as even so time gives pages back in some 20 seconds.
+	 * All that is free or deferred, and some page cache. At once: time gives pages back
+	 * in 20 s.
 	 */
 	atomic_store(&sh->size, (meminfo_kb("MemFree") << 10) - reserve + parked * PAGE +
 				(4UL << 20));
@@ -569,7 +562,7 @@ static void test_memory(void)
 		got = atomic_load(&sh->ready) >= 99;
 	}
 	got = atomic_load(&sh->ready) >= 99;
-	/* Others may be freeing them still. */
+	/* Others may still free pages. */
 	for (int i = 0; i < 100 && vm_counter("nr_luf_parked") >= parked / 2; i++)
 		usleep(10000);
 	left = vm_counter("nr_luf_parked");
@@ -586,7 +579,7 @@ static void test_memory(void)
 
 /* --- zeroes ----------------------------------------------------------------------- */
 
-/* Memory that is filled from one end comes in large folios, before it is asked for. */
+/* Memory that is filled in order is populated in large folios. */
 static void fill_in_order(int unused)
 {
 	unsigned long words = FILL / 8, found = 0;
@@ -617,7 +610,7 @@ static void test_zeroes(void)
 	}
 	reset();
 	read_file(thp, was, sizeof(was));
-	/* Linux sets this to never on a small machine. */
+	/* Never is the default of small machines. */
 	write_file(thp, "madvise");
 	large = vm_counter("folio_order_alloc");
 	for (int i = 0; i < rounds; i++) {
@@ -675,7 +668,7 @@ static const char * const parameters[] = {
 	"/sys/module/quell_mutants/parameters",
 };
 
-/* Exit code: how many files an ordinary user could open for writing. */
+/* Exit code: files that a user can open for writing. */
 static int can_write;
 
 static int try_write(const char *name, const struct stat *st, int type, struct FTW *at)
@@ -701,7 +694,7 @@ static void try_all(int own_namespace)
 	nftw("/sys/kernel/mm/quell", try_write, 8, FTW_PHYS);
 	for (unsigned long i = 0; i < sizeof(parameters) / sizeof(*parameters); i++)
 		nftw(parameters[i], try_write, 8, FTW_PHYS);
-	/* Not even these can be looked at. */
+	/* These cannot even be looked up. */
 	can_write += !access("/sys/kernel/debug/.", X_OK);
 	can_write += !access("/sys/kernel/tracing/events/luf", F_OK);
 	_exit(can_write);
@@ -727,7 +720,7 @@ static int look_for_ours(const char *name, const struct stat *st, int type, stru
 
 	(void)st;
 	(void)type;
-	/* The results of unit tests. */
+	/* Results of unit tests. */
 	if (strstr(name, "/kunit/"))
 		return 0;
 	for (unsigned long i = 0; i < sizeof(words) / sizeof(*words); i++)
@@ -738,7 +731,7 @@ static int look_for_ours(const char *name, const struct stat *st, int type, stru
 	return 0;
 }
 
-/* Addresses would be printed by %p, and kernel pointers have "ptr" or "*" in the format. */
+/* %p prints an address, and a pointer field has '*'. */
 static int check_format(const char *name, const struct stat *st, int type, struct FTW *at)
 {
 	char line[1024];
@@ -774,7 +767,7 @@ static void test_permissions(void)
 	nr_files = 0;
 	nr_wrong = 0;
 	nftw("/sys/kernel/mm/quell", only_root_writes, 8, FTW_PHYS);
-	/* Debug kernels have these. */
+	/* Debug kernels only. */
 	for (unsigned long i = 0; nr_files && i < sizeof(parameters) / sizeof(*parameters); i++)
 		nftw(parameters[i], only_root_writes, 8, FTW_PHYS);
 	tap_result(nr_files && !nr_wrong,
@@ -806,7 +799,7 @@ static void test_permissions(void)
 /* --- flood ------------------------------------------------------------------------ */
 
 #define LOOPS	(rounds * 40UL)
-/* Of others' memory, at least: how often each interrupts is compared. */
+/* Page-outs of the victim's memory, at least: interrupts per page-out are compared. */
 #define PAGE_OUTS	30
 
 static bool attack_again(unsigned long loop)
@@ -814,7 +807,6 @@ static bool attack_again(unsigned long loop)
 	return loop < LOOPS || atomic_load(&sh->more);
 }
 
-/* Shootdown interrupts of @cpu. */
 static long shootdowns_of(int cpu)
 {
 	FILE *f = fopen("/proc/interrupts", "r");
@@ -846,7 +838,7 @@ static void *touch_on_one(void *arg)
 	return NULL;
 }
 
-/* Each round parks pages, and makes somebody wait for what is owed. */
+/* Each round defers a page, and its open waits for the flush. */
 static void open_for_write(int unused)
 {
 	pthread_t thread;
@@ -873,7 +865,7 @@ static void open_for_write(int unused)
 	pthread_join(thread, NULL);
 }
 
-/* Each round takes away a page's mapping, and keeps the page: what is owed is flushed at once. */
+/* Each round unmaps a page and keeps it, so the flush comes at once. */
 static void keep_pages(int unused)
 {
 	char *map, content[PAGE];
@@ -926,14 +918,13 @@ static void fork_much(int unused)
 	pthread_join(thread, NULL);
 }
 
-/* Has its own memory, on two CPUs that are nobody else's. */
 static void victim(int unused)
 {
 	pthread_t threads[MAX_CPUS];
 
 	(void)unused;
 	sh->map = map_file(victim_path, MAP_SHARED);
-	/* Not the CPUs of the other one. */
+	/* Not the attacker's CPUs. */
 	for (long cpu = 2; cpu < 4; cpu++)
 		if (pthread_create(&threads[cpu], NULL, read_on, (void *)cpu))
 			die("pthread_create");
@@ -955,12 +946,12 @@ static void all_switches(const char *value)
 
 struct flood {
 	long interrupts;	/* of the victim's CPUs */
-	long asked;		/* flushes that the attacker asked for */
-	long page_outs;		/* of its memory */
+	long asked;		/* flushes that the attacker caused */
+	long page_outs;		/* of the victim's memory */
 	unsigned long loops;
 };
 
-/* @work attacks; the victim's memory is reclaimed meanwhile, too, if @reclaim. */
+/* @reclaim: the victim's memory is paged out meanwhile. */
 static struct flood attack(void (*work)(int), bool reclaim, const char *counter)
 {
 	struct flood found = { 0 };
@@ -994,9 +985,8 @@ static struct flood attack(void (*work)(int), bool reclaim, const char *counter)
 }
 
 /*
- * Alone, the victims' CPUs are nobody's business. If their memory is reclaimed, they are
- * interrupted for that, and what counts is how often for each page-out. @counter is what an
- * attack by means of lazy unmap flush raises, in some of its rounds at least.
+ * Compares interrupts of the victim's CPUs; with reclaim, interrupts per page-out. @counter
+ * rises in at least some rounds of an attack on lazy unmap flush.
  */
 static void test_flood(const char *name, void (*work)(int), bool reclaim, const char *counter)
 {
@@ -1006,7 +996,7 @@ static void test_flood(const char *name, void (*work)(int), bool reclaim, const 
 	fill_file(path, OLD);
 	if (chown(path, READER, READER))
 		die(path);
-	/* What else the host does makes them differ now and then; an attack would each time. */
+	/* Noise of the host: an attack would differ each time. */
 	for (int i = 0; i < 3 && !ok; i++) {
 		double on_each, off_each;
 
@@ -1053,7 +1043,7 @@ int main(int argc, char **argv)
 	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (sh == MAP_FAILED)
 		die("mmap");
-	/* Others have to find their files in it. */
+	/* Other users must reach their files. */
 	snprintf(path, sizeof(path), "%s/security", argv[1]);
 	if (mkdir(path, 0755) && errno != EEXIST)
 		die(path);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Do the switches in /sys/kernel/mm/quell/ switch? Usage:
+ * The switches in /sys/kernel/mm/quell/ take 0 and 1 only, and switch. Usage:
  *
  *	switches DIR
  *
- * with DIR on a file system that lazy unmap flush supports (ext4).
+ * DIR is on a file system that lazy unmap flush supports (ext4).
  */
 #define _GNU_SOURCE
 #include "util.h"
@@ -35,7 +35,7 @@ static int get_switch(const char *name)
 	return atoi(text);
 }
 
-/* A page-out of PAGES pages that two CPUs have cached: how much rises @counter? */
+/* Pages cached by two CPUs. Returns the rise of @counter. */
 static long try_pageout(const char *counter)
 {
 	void *map = map_file(file, MAP_SHARED);
@@ -60,7 +60,7 @@ static void *spin(void *arg)
 	return NULL;
 }
 
-/* Anonymous memory, huge if possible, unmapped in one go: is it still right? */
+/* Zapped memory reads as zeroes. */
 static bool zap_works(void)
 {
 	size_t size = 8UL << 20;
@@ -72,7 +72,7 @@ static bool zap_works(void)
 		die("mmap");
 	madvise(map, size, MADV_HUGEPAGE);
 	memset(map, 1, size);
-	/* Map what is huge by PTEs, so that there is something to batch. */
+	/* Split the huge pages' mapping, so that there are PTEs to batch. */
 	mprotect(map + PAGE, PAGE, PROT_READ);
 	if (madvise(map, size, MADV_DONTNEED))
 		die("MADV_DONTNEED");
@@ -83,8 +83,8 @@ static bool zap_works(void)
 }
 
 /*
- * The same until @counter rises, by how much it did; below 0: memory was wrong. A CPU
- * that the host has no time for just then may be sent nothing.
+ * Returns the rise of @counter, or -1 for wrong memory. Repeats, as the other CPU may not
+ * run.
  */
 static long zap_until(const char *counter)
 {

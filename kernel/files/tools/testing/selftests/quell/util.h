@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * What the tests in this folder share: TAP output, /proc/vmstat, /proc/self/pagemap,
- * the switches, how long stale windows last, a mapped file of PAGES pages, and a RAM
- * disk to swap to. Include after _GNU_SOURCE.
- */
+/* Common parts of the tests in this folder. Include after _GNU_SOURCE. */
 #ifndef QUELL_UTIL_H
 #define QUELL_UTIL_H
 
@@ -48,10 +44,7 @@
 
 static int tap_count, tap_failed;
 
-/*
- * Is @value a word that is just being changed from @from to @to? Linux may copy byte by
- * byte (rep movsb), and then a reader may see some of both.
- */
+/* A mix of @from and @to by bytes: rep movsb copies byte by byte. */
 static inline bool changing(uint64_t value, uint64_t from, uint64_t to)
 {
 	for (int i = 0; i < 64; i += 8)
@@ -61,7 +54,7 @@ static inline bool changing(uint64_t value, uint64_t from, uint64_t to)
 	return true;
 }
 
-/* A test that cannot be had without @why. */
+/* @why: a requirement of the test. */
 static inline void tap_skip(const char *why, const char *fmt, ...)
 {
 	va_list args;
@@ -110,9 +103,8 @@ static inline void read_file(const char *path, char *buf, int size)
 }
 
 /*
- * A file of the process itself, opened once: *@known has who did, and its number. After
- * fork() it still is the parent's. Two threads may come here at once: then one file
- * too many stays open, but none is closed that the other one reads.
+ * @known: process and descriptor. After fork() the old descriptor shows the parent. A race
+ * opens one file too many and closes none in use.
  */
 static inline int proc_fd(const char *path, uint64_t *known)
 {
@@ -146,18 +138,18 @@ static inline uint64_t pagemap_at(const volatile void *addr)
 }
 
 #define STALE_MS	QUELL_SYSFS "luf/max_stale_ms"
-/* For tests: how many pages fill a lot; 0: as many as the watermarks say. */
+/* For tests: pages of a full deferred-free list; 0: by the watermarks. */
 #define LOT_PAGES	"/sys/module/luf_lot/parameters/pages"
 
 static char stale_ms[32];
 static pid_t stale_ms_owner;
 
-/* Stale windows are closed in time again, as before hold_windows(). */
+/* Undo hold_windows(): time closes stale-TLB windows again. */
 static inline void release_windows(void)
 {
 	FILE *f;
 
-	/* At exit, too; not at that of a child. */
+	/* A child's exit changes nothing. */
 	if (stale_ms_owner != getpid())
 		return;
 	stale_ms_owner = 0;
@@ -166,7 +158,7 @@ static inline void release_windows(void)
 		printf("# " STALE_MS " is not as it was, %s", stale_ms);
 }
 
-/* Time closes no stale window, until release_windows() or exit. */
+/* No stale-TLB window ends by time before release_windows() or exit. */
 static inline void hold_windows(void)
 {
 	static bool registered;
@@ -179,7 +171,7 @@ static inline void hold_windows(void)
 	write_file(STALE_MS, "60000");
 }
 
-/* What the ledger of CONFIG_QUELL_LUF_DEBUG has complained about so far. */
+/* Complaints of CONFIG_QUELL_LUF_DEBUG's ledger. */
 static inline long nr_violations(void)
 {
 	static const char ledger[] = "/sys/module/luf_debug/parameters/violations";
@@ -202,12 +194,12 @@ static inline void tap_result(bool ok, const char *fmt, ...)
 	putchar('\n');
 	fflush(stdout);
 	tap_failed += !ok;
-	/* Who has put a fault into the kernel wants to know just this. */
+	/* Mutation testing needs the first finding only. */
 	if (getenv("TAP_STOP") && (!ok || nr_violations()))
 		exit(1);
 }
 
-/* A counter of a file like /proc/vmstat; -1 if there is none of that name. */
+/* Returns -1 if there is no such counter. */
 static inline long counter_in(const char *path, const char *name)
 {
 	FILE *f = fopen(path, "r");
@@ -229,14 +221,14 @@ static inline long vm_counter(const char *name)
 	return counter_in("/proc/vmstat", name);
 }
 
-/* The same of pages that are there now: with what CPUs have not yet added to it. */
+/* A gauge, with per-CPU deltas folded in. */
 static inline long vm_pages(const char *name)
 {
 	write_file("/proc/sys/vm/stat_refresh", "1");
 	return vm_counter(name);
 }
 
-/* Pages that were parked and given back since boot. */
+/* Since boot. */
 static inline long luf_given_back(void)
 {
 	long parked = vm_pages("nr_luf_parked");
@@ -271,8 +263,8 @@ static inline void fill_file(const char *name, uint64_t value)
 }
 
 /*
- * Room for SIZE bytes, for MAP_FIXED, at a multiple of that: a large folio that lies in two
- * page tables is split by MADV_PAGEOUT, and not paged out.
+ * SIZE bytes aligned to SIZE, for MAP_FIXED. MADV_PAGEOUT splits a large folio that crosses
+ * page tables and does not page it out.
  */
 static inline void *find_room(void)
 {
@@ -301,7 +293,7 @@ static inline void *map_file(const char *name, int flags)
 	return map;
 }
 
-/* Anonymous memory of PAGES pages, single ones, whose words are all @value. */
+/* Single pages; all words are @value. */
 static inline void *map_anon(uint64_t value)
 {
 	uint64_t *map = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
@@ -315,7 +307,7 @@ static inline void *map_anon(uint64_t value)
 	return map;
 }
 
-/* Touch the mapping on another CPU, as what is only local is never deferred. */
+/* Cached by another CPU: a purely local flush is never deferred. */
 static inline void *touch_thread(void *arg)
 {
 	volatile uint64_t *map = arg;
@@ -335,7 +327,7 @@ static inline void touch_on_other_cpu(void *map)
 	pthread_join(thread, NULL);
 }
 
-/* Page the mapping out. Returns by how much the counter of vm_counter() rose. */
+/* Returns the rise of @counter. */
 static inline long pageout(void *map, const char *counter)
 {
 	long before = vm_counter(counter);
@@ -345,7 +337,7 @@ static inline long pageout(void *map, const char *counter)
 	return vm_counter(counter) - before;
 }
 
-/* From the lists of pages that the other CPU has yet to add to the LRU. */
+/* Drain the other CPU's folio batches. */
 static inline void put_all_on_lru(void)
 {
 	write_file("/proc/sys/vm/drop_caches", "1");
@@ -369,8 +361,8 @@ static inline void *companion_thread(void *arg)
 }
 
 /*
- * Touch the mapping on another CPU and stay there: it may leave the mm when something
- * else comes to run, and what is only local is never deferred.
+ * Stay on the other CPU: it leaves the mm as soon as another task runs, and a local flush
+ * is never deferred.
  */
 static inline void companion_start(struct companion *c, void *map)
 {
@@ -382,14 +374,14 @@ static inline void companion_start(struct companion *c, void *map)
 	put_all_on_lru();
 }
 
-/* As the end of any thread it may flush. */
+/* May flush, as the end of any thread. */
 static inline void companion_stop(struct companion *c)
 {
 	__atomic_store_n(&c->stop, true, __ATOMIC_RELEASE);
 	pthread_join(c->thread, NULL);
 }
 
-/* pageout() beside a companion. The window may be closed when it returns. */
+/* The stale-TLB window may be over on return. */
 static inline long pageout_shared(void *map, const char *counter)
 {
 	struct companion c;
@@ -413,10 +405,7 @@ static inline void make_swap(int fd, unsigned long bytes)
 		die("cannot write a swap header");
 }
 
-/*
- * Make RAM_DISK fit for swapon(): only if nobody uses it, it holds nothing, and it has
- * @least bytes.
- */
+/* Only a RAM disk of @least bytes that is unused and empty. */
 static inline bool make_ram_swap(unsigned long least)
 {
 	int fd = open(RAM_DISK, O_RDWR | O_EXCL | O_CLOEXEC);
@@ -438,7 +427,7 @@ static inline bool make_ram_swap(unsigned long least)
 		make_swap(fd, bytes);
 		fsync(fd);
 	}
-	/* It would be busy. */
+	/* swapon() fails with EBUSY else. */
 	close(fd);
 	return empty;
 }

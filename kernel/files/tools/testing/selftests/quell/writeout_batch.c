@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Swap-backed folios are written after one flush for many (mm/writeout_batch.c): is one
- * flush enough, is it in time, and is nothing lost that happens between unmapping and
- * I/O? Usage:
+ * One flush suffices for many swap-backed folios, comes before I/O, and loses no write.
+ * Attacks mm/writeout_batch.c between unmapping and I/O. Usage:
  *
  *	writeout_batch [SECONDS]
  *
- * Two CPUs. Swap is on a RAM disk of 32 MB (written at once) and on a loop device
- * (written in the background); see rmap.h. With zswap.enabled=1 they are compressed
- * first. With two NUMA nodes pages are moved, too.
- * SECONDS is how long each of the tests takes that wait for a chance (2).
+ * Needs two CPUs. Swap is on a RAM disk of 32 MB (synchronous) and on a loop device (in the
+ * background), see rmap.h. zswap.enabled=1 compresses first. With two NUMA nodes pages
+ * move. SECONDS is the time of each test that waits for a race (default 2).
  */
 #define _GNU_SOURCE
 #include <sys/prctl.h>
@@ -20,10 +18,10 @@
 #include "rmap.h"
 
 #define SWITCH		QUELL_SYSFS "writeout_batch/enabled"
-#define LIST		512		/* pages of a page table: what MADV_PAGEOUT has in a list */
-#define BATCH		64		/* folios for which there is one flush */
+#define LIST		512		/* pages per page table: one list of MADV_PAGEOUT */
+#define BATCH		64		/* folios per flush */
 #define WORDS		(PAGE / 8)
-#define WRITTEN		64		/* pages that are written to all the time */
+#define WRITTEN		64		/* pages that are written all the time */
 
 #ifndef MADV_HWPOISON
 #define MADV_HWPOISON	100
@@ -47,7 +45,7 @@ static void set_switch(bool on)
 	write_file(SWITCH, on ? "1" : "0");
 }
 
-/* Pages that went to swap: to the device, or to zswap. */
+/* To a device or to zswap. */
 static long pages_out(void)
 {
 	return vm_pages("pswpout") + vm_pages("zswpout");
@@ -99,7 +97,7 @@ static unsigned long swapped(const uint64_t *list)
 	return n;
 }
 
-/* Pages of the process that no LRU list has: those that reclaim has forgotten. */
+/* Present pages on no LRU list: lost by reclaim. */
 static unsigned long forgotten(const uint64_t *list)
 {
 	static uint64_t entries[LIST];
@@ -140,11 +138,11 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	batches = vm_counter("writeout_batch_flush") - batches;
 	companion_stop(&c);
 	set_switch(true);
-	/* In the background some are still under way. */
+	/* I/O in the background is not finished. */
 	out = swapped(list);
 	same = list_is(list, 1000);
 	lost = forgotten(list);
-	/* And a few that others need: the thread's start, a timer. */
+	/* A few flushes belong to others: thread creation, timers. */
 	tap_result(out > LIST * 9 / 10 && same && !lost &&
 		   (on ? batches >= 1 && batches <= LIST / BATCH + 4 && flushes <= LIST / 16 :
 			 !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
@@ -248,12 +246,12 @@ struct writer {
 	volatile uint64_t *list;
 	uint64_t value[WRITTEN];
 	unsigned long rounds;
-	long lost;		/* -1, or a page */
+	long lost;		/* page, or -1 */
 	uint64_t found;
 	bool punch, stop;
 };
 
-/* Each page is what was written to it last; now and then a page is given back, and is zero. */
+/* Each page keeps its last value. A page that is given back is zero. */
 static void *write_thread(void *arg)
 {
 	struct writer *w = arg;
@@ -273,7 +271,7 @@ static void *write_thread(void *arg)
 		if (w->punch && w->rounds % 8 == 0) {
 			unsigned long i = w->rounds / 8 % WRITTEN;
 
-			/* Of shared memory that is a hole in the file. */
+			/* In shared memory: a hole in the file. */
 			if (madvise((void *)&w->list[i * WORDS], PAGE, MADV_REMOVE) &&
 			    madvise((void *)&w->list[i * WORDS], PAGE, MADV_DONTNEED))
 				die("MADV_DONTNEED");
@@ -305,14 +303,14 @@ static void no_loss(enum swap swap, enum kind kind)
 	struct writer w;
 
 	write_start(&w, list, false);
-	/* On a busy host nothing may have gone out by then. */
+	/* A busy host may need longer. */
 	while ((now() < end || (pages_out() == out && now() < last)) &&
 	       __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0)
 		madvise(list, WRITTEN * PAGE, MADV_PAGEOUT);
 	write_stop(&w);
 	out = pages_out() - out;
 	aside = vm_counter("writeout_batch_folios") - aside;
-	/* What was written to while it was aside is not written out. */
+	/* A folio that is written to while it is aside is not written out. */
 	tap_result(w.lost < 0 && out > 0 && aside > 0,
 		   "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
 		   swap_names[swap], kind_names[kind], w.rounds, out, aside);
@@ -322,7 +320,7 @@ static void no_loss(enum swap swap, enum kind kind)
 	munmap(list, HUGE);
 }
 
-/* --- Whatever else happens ----------------------------------------------- */
+/* --- Events beside it ---------------------------------------------------- */
 
 struct pager {
 	pthread_t thread;
@@ -342,7 +340,7 @@ static void *page_out_thread(void *arg)
 static void swap_goes(void *list, enum swap swap)
 {
 	(void)list;
-	/* Somebody may need what is left of memory. */
+	/* Others may need the memory. */
 	if (swap_off(swap) && !swap_on(swap))
 		die("swapon");
 }
@@ -357,7 +355,7 @@ static void pages_move(void *list, enum swap swap)
 	try_write("/proc/sys/vm/compact_memory", "1");
 }
 
-/* A copy of the process, killed while its memory is paged out, too, or ending by itself. */
+/* A child pages out. Every second one is killed meanwhile. */
 static void processes_end(void *list, enum swap swap)
 {
 	static unsigned int times;
@@ -404,7 +402,7 @@ static void frozen(void *list, enum swap swap)
 	waitpid(pid, NULL, 0);
 }
 
-/* Who reads a page that has failed is killed, or gets what is in swap: what it was. */
+/* A read of a failed page gets SIGBUS, or its old content from swap. */
 static void memory_fails(void *list, enum swap swap)
 {
 	static int failures[SWAPS];
@@ -412,7 +410,7 @@ static void memory_fails(void *list, enum swap swap)
 	pid_t pid;
 
 	(void)list;
-	/* Each takes a page away for good. */
+	/* Each one costs a page until reboot. */
 	if (failures[swap]++ > 10) {
 		usleep(10000);
 		return;
@@ -443,7 +441,7 @@ static const struct {
 } events[] = {
 	{ "swapoff", swap_goes, KINDS }, { "pages move", pages_move, KINDS },
 	{ "processes end", processes_end, KINDS }, { "frozen", frozen, KINDS },
-	/* It has memory of its own. */
+	/* Its memory is its own. */
 	{ "memory fails", memory_fails, 1 },
 };
 
@@ -471,14 +469,14 @@ static void beside(enum swap swap, enum kind kind, unsigned int event)
 	munmap(p.list, HUGE);
 }
 
-/* --- What reclaim counts ------------------------------------------------- */
+/* --- Counters of reclaim ------------------------------------------------- */
 
 static const char * const counts[] = { "pgscan_anon", "pgsteal_anon", "pgactivate", "out" };
 
 #define COUNTS	(sizeof(counts) / sizeof(counts[0]))
-#define OUT	(COUNTS - 1)	/* pages_out(), the others are in /proc/vmstat */
+#define OUT	(COUNTS - 1)	/* pages_out(); the others are in /proc/vmstat */
 
-/* A process of the cgroup has 8 MB; a half is reclaimed. */
+/* Reclaim half of a process's 8 MB. */
 static void reclaim_half(bool on, long *rise)
 {
 	int ready[2], go[2];
@@ -533,8 +531,8 @@ static void same_counts(enum swap swap)
 	reclaim_half(true, on);
 	for (unsigned long i = 0; i < COUNTS; i++) {
 		/*
-		 * In the background I/O takes time: folios are looked at again, and more are
-		 * written before the first are free.
+		 * Slow I/O: folios are scanned again, and more are written before the first
+		 * are free.
 		 */
 		if (swap == RAM || (i != OUT && strcmp(counts[i], "pgscan_anon")))
 			same &= labs(on[i] - off[i]) <= off[i] / (swap == RAM ? 8 : 4) + 64;
