@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Files whose every word can be computed from its place, and mappings of them:
- * what the workloads that read mapped files share. A page that is stale, or
- * another page's, fails the run.
+ * Mapped files for workloads that read them. Each word follows from its place in the file,
+ * so a stale page or another page's content fails the run (R1 and R3 of mm/luf.c).
  *
- * A set is one file PATH, or several PATH.0, PATH.1, ... of the same size. It is
- * mapped in one piece; pages are counted through all of it.
+ * A set is one file PATH, or files PATH.0, PATH.1, ... of one size, mapped in one piece.
+ * Pages are counted through the set.
  */
 #ifndef QUELL_MAPPED_FILE_H
 #define QUELL_MAPPED_FILE_H
@@ -29,7 +28,7 @@ struct file_set {
 	uint64_t *words;
 };
 
-/* Spread the page's index over all bits, so that no two pages look alike. */
+/* Page numbers spread over all bits: no two pages look alike. */
 static inline uint64_t page_seed(uint64_t page)
 {
 	uint64_t x = page + 0x9e3779b97f4a7c15ULL;
@@ -39,7 +38,6 @@ static inline uint64_t page_seed(uint64_t page)
 	return x ^ (x >> 31);
 }
 
-/* What word @word of page @page of a set holds. */
 static inline uint64_t word_at(uint64_t page, uint64_t word)
 {
 	return page_seed(page) + word;
@@ -53,7 +51,6 @@ static inline void fill_page(uint64_t *words, uint64_t page)
 		words[w] = seed + w;
 }
 
-/* Compare three words of page @page, at @words, with what they should be. */
 static inline void check_words(const volatile uint64_t *words, uint64_t page)
 {
 	static const uint64_t checked[] = {
@@ -77,7 +74,7 @@ static inline void check_page(const struct file_set *set, uint64_t page)
 	check_words(set->words + page * WORDS_PER_PAGE, page);
 }
 
-/* The path of file @i of a set, valid until the next call in the same thread. */
+/* Valid until the thread's next call. */
 static inline const char *file_path(const struct file_set *set, uint64_t i)
 {
 	static __thread char path[PATH_MAX];
@@ -120,10 +117,7 @@ static inline void make_file(const char *path, uint64_t first, uint64_t pages)
 		die("Cannot write %s: %s.", path, strerror(errno));
 }
 
-/*
- * "PROGRAM --make PATH BYTES [FILES]": makes the set and ends the program.
- * Returns if that is not what the command line says.
- */
+/* "PROGRAM --make PATH BYTES [FILES]" makes the set and exits. Returns otherwise. */
 static inline void make_if_asked(int argc, char **argv)
 {
 	struct file_set set = { .files = 1 };
@@ -152,7 +146,7 @@ static inline void on_bus_error(int signal)
 	_exit(1);
 }
 
-/* Map the files at set->path, all opened read-only; @prot and @flags as for mmap(). */
+/* @prot and @flags as for mmap(). */
 static inline void map_set(struct file_set *set, int prot, int flags)
 {
 	uint64_t bytes = 0;
@@ -188,7 +182,7 @@ static inline void map_set(struct file_set *set, int prot, int flags)
 	signal(SIGBUS, on_bus_error);
 }
 
-/* Read and check @set round and round, from page @from on, until @stop. Returns the pages read. */
+/* From page @from on, in a circle, until @stop. Returns the pages read. */
 static inline uint64_t read_until(const struct file_set *set, uint64_t from,
 				  const atomic_int *stop)
 {
@@ -202,7 +196,7 @@ static inline uint64_t read_until(const struct file_set *set, uint64_t from,
 	return read;
 }
 
-/* Wait until a file that others read has filled the memory: before, nothing is reclaimed. */
+/* No reclaim before the page cache has filled the memory. */
 static inline void wait_for_reclaim(void)
 {
 	struct timespec pause = { .tv_nsec = 10000000 };

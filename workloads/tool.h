@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * For a workload that is another's program, which collect.sh has put onto the data disk
- * with its libraries: running it, and reading what it reports. Include after workload.h.
+ * Running a packaged program that collect.sh put onto the data disk, and reading its
+ * report. Include after workload.h.
  */
 #ifndef QUELL_TOOL_H
 #define QUELL_TOOL_H
@@ -9,12 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of at most this many bytes; the end of a longer report is lost. */
+/* A longer report is cut. */
 #define REPORT_BYTES	65536
 
 /*
- * Run @argv, whose first is a program in @directory/bin, in the folder @directory/@in.
- * Returns what it wrote on stdout and stderr; it lasts until the next call.
+ * @argv[0] is a program in @directory/bin; its folder is @directory/@in. Returns stdout and
+ * stderr, valid until the next call.
  */
 static inline const char *run_tool(const char *directory, const char *in, char *const *argv)
 {
@@ -54,7 +54,7 @@ static inline const char *run_tool(const char *directory, const char *in, char *
 	return report;
 }
 
-/* The @nth number (from 0) behind @label in a report. */
+/* The @nth number, from 0, after @label. */
 static inline double reported(const char *report, const char *label, int nth)
 {
 	const char *at = strstr(report, label);

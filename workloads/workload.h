@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the standard workloads share: failing with one sentence, the clock,
- * reading numbers from the command line, and printing figures.
- *
- * A workload's program defines WORKLOAD, its name, before it includes this.
+ * Common parts of the standard workloads. WORKLOAD, the program's name, is defined before.
  */
 #ifndef QUELL_WORKLOAD_H
 #define QUELL_WORKLOAD_H
@@ -27,13 +24,12 @@
 
 #define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))
 
-/* Print "WORKLOAD: sentence" on stderr and exit with 1. */
 static void __attribute__((noreturn, format(printf, 1, 2)))
 die(const char *format, ...)
 {
 	va_list args;
 
-	/* In one write, so that threads and children cannot mix theirs in. */
+	/* One write: threads and children do not mix. */
 	char text[512];
 
 	va_start(args, format);
@@ -51,7 +47,6 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 
-/* A decimal number from @min to @max, or the end of the program. */
 static inline uint64_t parse_number(const char *what, const char *text,
 				    uint64_t min, uint64_t max)
 {
@@ -67,19 +62,18 @@ static inline uint64_t parse_number(const char *what, const char *text,
 	return value;
 }
 
-/* One result, lower is better. */
+/* Less is better. */
 static inline void figure(const char *name, double value, const char *unit)
 {
 	printf("figure %s %.6g %s\n", name, value, unit);
 }
 
-/* One result, higher is better. */
+/* More is better. */
 static inline void figure_more(const char *name, double value, const char *unit)
 {
 	printf("figure+ %s %.6g %s\n", name, value, unit);
 }
 
-/* Minor faults of this process so far. */
 static inline uint64_t minor_faults(void)
 {
 	struct rusage usage;
@@ -88,7 +82,6 @@ static inline uint64_t minor_faults(void)
 	return (uint64_t)usage.ru_minflt;
 }
 
-/* Write @text to a file of the kernel's. */
 static inline void write_file(const char *path, const char *text)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -98,7 +91,7 @@ static inline void write_file(const char *path, const char *text)
 	close(fd);
 }
 
-/* A counter of /proc/vmstat; 0 if the kernel has none of that name. */
+/* 0 if there is no such counter. */
 static inline uint64_t vm_counter(const char *name)
 {
 	FILE *f = fopen("/proc/vmstat", "r");
@@ -114,7 +107,7 @@ static inline uint64_t vm_counter(const char *name)
 	return found;
 }
 
-/* Private anonymous memory, not yet populated. */
+/* Not populated. */
 static inline void *map_anonymous(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,

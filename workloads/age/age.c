@@ -1,28 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * age: use memory for a while, in the ways that fragment it, and see what page
- * faults cost before and after.
+ * age: page faults before and after use that fragments memory. Measures the sizes that
+ * mm/folio_order.c gets. Usage:
  *
- * One process, the ager, holds most of the memory, in mappings of 4 KB to 4 MB. It
- * replaces them at random, touches the new ones wholly, at random or one page in
- * three, and gives single pages back (MADV_DONTNEED). In between it reads a file that
- * does not fit into what is left, so that the page cache takes and gives single
- * pages, and makes and removes files, so that slabs do. It goes on until it has
- * touched --turnover times the memory that was available. What it does is the same in each run.
+ *	age [--turnover N] [--fill PERCENT] [--megabytes N] DIRECTORY
  *
- * Three times a process of its own fills memory page by page:
+ * A process, the ager, holds --fill percent of available memory in mappings of 4 KB to 4
+ * MB. It replaces them at random, touches the new ones wholly, at random or one page in
+ * three, and gives single pages back (MADV_DONTNEED). It also reads a file that does not
+ * fit, and makes and removes files. It ends after --turnover times the available memory,
+ * and does the same in each run. A process of its own fills memory page by page three
+ * times:
  *
  *   fresh	before that
- *   full	after that, while the ager holds its memory: what this needs, reclaim
- *		has to find
- *   freed	when the ager has ended: the memory is free, as it was left
+ *   full	after that, beside the ager: reclaim must find the memory
+ *   freed	after the ager's end
  *
- * For each: the time per page touched, the median and the 99th percentile of the
- * time of those touches that were faults, how many these were, which part of the
- * pages came in large folios, how often each size that was tried could be had (from
- * mTHP's own statistics; a kernel that tries none reports none), and which part of the
- * free memory was in blocks of at least 64 KB just before. The clock's own time is in
- * the times of the touches, the same for all.
+ * Figures: time per touched page; number, median and 99th percentile of faults; pages in
+ * large folios; success of each size (mTHP's statistics); free memory in blocks of 64 KB
+ * and more. All times include the clock's.
  */
 #define WORKLOAD "age"
 #include "../workload.h"
@@ -37,7 +33,7 @@
 #define SLOTS		8192
 #define MAX_ORDER	10		/* mappings of up to 4 MB */
 #define READ_BYTES	(256UL << 10)
-#define FILES		16384		/* there at most at a time */
+#define FILES		16384		/* at a time */
 #define FILES_DIR	"/run/quell/age"
 #define THP_DIR		"/sys/kernel/mm/transparent_hugepage"
 #define FIRST_KB	16
@@ -53,9 +49,9 @@ static uint64_t draw(uint64_t below)
 	return (state >> 11) % below;
 }
 
-/* --- What the kernel says ---------------------------------------------------- */
+/* --- Kernel statistics --------------------------------------------------------- */
 
-/* The number after @key at the beginning of a line of @file, -1 if there is none. */
+/* -1 if no line of @file begins with @key. */
 static int64_t number_in(const char *file, const char *key)
 {
 	char line[512];
@@ -95,7 +91,7 @@ static struct folios folios_now(void)
 	return now;
 }
 
-/* What became of the faults since @before; @pages were touched. */
+/* Since @before; @pages were touched. */
 static void report_folios(const char *when, const struct folios *before, uint64_t pages)
 {
 	struct folios now = folios_now();
@@ -120,7 +116,6 @@ static void report_folios(const char *when, const struct folios *before, uint64_
 	}
 }
 
-/* Which part of the free memory is in blocks of at least 64 KB. */
 static void report_free(const char *when)
 {
 	FILE *f = fopen("/proc/buddyinfo", "re");
@@ -234,12 +229,12 @@ static void measure(const char *when, uint64_t pages)
 
 static struct slot {
 	char *start;
-	uint64_t pages, touched;	/* touched: at most */
+	uint64_t pages, touched;	/* touched: an upper bound */
 } slots[SLOTS];
 
 static uint64_t held, touched;		/* pages */
 
-/* Not read first: that would map the zero page, and take a second fault. */
+/* A read first would map the zero page and cost a second fault. */
 static void write_page(struct slot *slot, uint64_t page)
 {
 	*(volatile uint64_t *)(slot->start + page * PAGE_BYTES) = page + 1;
@@ -300,7 +295,7 @@ static void churn_cache(int fd, uint64_t bytes)
 		die("Cannot read the file: %s.", strerror(errno));
 }
 
-/* Files come and go; names that are not there leave an entry as well. */
+/* Files come and go; missing names leave dentries, too. */
 static void churn_slabs(const char *directory)
 {
 	static bool there[FILES];
@@ -357,7 +352,7 @@ static void age(const char *directory, uint64_t target, uint64_t turnover)
 	close(fd);
 }
 
-/* Ages memory in a process that then holds it until it is killed. */
+/* The process holds its memory until it is killed. */
 static pid_t start_ager(const char *directory, uint64_t target, uint64_t turnover)
 {
 	int done[2];
@@ -411,7 +406,7 @@ int main(int argc, char **argv)
 	if (mkdir(FILES_DIR, 0700) && errno != EEXIST)
 		die("Cannot make " FILES_DIR ": %s.", strerror(errno));
 	pages = (mb << 20) / PAGE_BYTES;
-	/* Rounded, so that kernels that differ by a few pages do the same. */
+	/* Rounded: kernels that differ by a few pages do the same work. */
 	available = (uint64_t)number_in("/proc/meminfo", "MemAvailable:") >> 14;
 	available = (available << 24) / PAGE_BYTES;
 	target = available * percent / 100;

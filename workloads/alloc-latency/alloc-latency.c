@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * alloc-latency: what an allocation waits for while threads read a mapped file
- * that is larger than memory, so that free memory stays near the watermarks and
- * reclaim is always at work.
+ * alloc-latency: the latency of allocations while threads read a mapped file larger than
+ * memory. R4 of mm/luf.c: free memory stays near the watermarks, and reclaim is always at
+ * work. Usage:
  *
- * Two threads read the file, as in mapped-read, until the samples are taken. The
- * main thread has real-time priority: what it measures is the allocator, not
- * the run queue. A sample is one of
+ *	alloc-latency --make PATH BYTES | [--samples N] PATH
+ *
+ * Two threads read the file, as in mapped-read. The main thread has real-time priority, so
+ * its samples exclude the run queue. The time is that of the whole page fault or system
+ * call:
  *
  *   4 KB	the first touch of a page of anonymous memory
- *   32 KB	F_SETPIPE_SZ of a pipe to SLOTS slots: one kcalloc() of 20480 bytes,
- *		more than any slab cache has, so an order-3 page, and its
- *		GFP_KERNEL may reclaim and compact (pipe_resize_ring())
- *
- * The time is that of the whole operation, page fault or system call included.
+ *   32 KB	F_SETPIPE_SZ to SLOTS slots: one kcalloc() of 20480 bytes. No slab cache is that
+ *		large, so it is an order-3 page. GFP_KERNEL may reclaim and compact
+ *		(pipe_resize_ring())
  */
 #define WORKLOAD "alloc-latency"
 #include "../mapped-file.h"
@@ -118,7 +118,7 @@ static void measure(uint64_t samples)
 		pipes[i] = ends[1];
 		resize(pipes[i], 1);
 	}
-	/* Not counted: their own first touch. */
+	/* Their first touch is not measured. */
 	memset(ns4, 1, samples * sizeof(*ns4));
 	memset(ns32, 1, n32 * sizeof(*ns32));
 
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
 
 	make_if_asked(argc, argv);
 	if (argc == 4 && !strcmp(argv[1], "--samples")) {
-		/* A multiple of 4, so that each fourth is of both kinds. */
+		/* A multiple of 4: each fourth sample is of both kinds. */
 		samples = parse_number("--samples", argv[2], 400, 1 << 24) & -4ULL;
 		argc -= 2;
 		argv += 2;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * anon-memory: what anonymous memory costs where programs run: beside a full page
- * cache, after a part was given back, after fork, and with several threads.
+ * anon-memory: faults and memory in use of mm/folio_order.c: beside a full page cache,
+ * after most of the memory was given back, after fork, and with several threads. Usage:
  *
  *	anon-memory --megabytes N FILE
  *
- * FILE is read first, and is larger than memory. Then, each in a process and a memory cgroup
- * of its own, whose memory.current is what is in use:
+ * FILE is larger than memory and read first. Then, each in a process and a memory cgroup of
+ * its own (memory.current is the memory in use):
  *
- *   warm	N MB are filled from one end: faults, and the time per page
- *   given_back	and 15 of 16 pages are given back: kB in use a second later
- *   rewritten	N MB are filled, a child is forked and ends, 15 of 16 pages are written to again:
- *		kB in use a second later, and the faults of the writes
+ *   warm		N MB are filled from one end: faults, and the time per page
+ *   given_back	15 of 16 pages are given back: kB in use a second later
+ *   rewritten	N MB are filled, a child is forked and ends, 15 of 16 pages are rewritten:
+ *		kB in use a second later, and faults
  *
- * Last 2 and 4 threads fill and unmap 16 MB each, for a second: pages per second.
+ * Then 2 and 4 threads fill and unmap 16 MB each for a second: pages per second.
  */
 #define WORKLOAD "anon-memory"
 #include "../workload.h"
@@ -60,7 +60,7 @@ static void fill(char *at, size_t bytes)
 		*(volatile uint64_t *)(at + i) = i + 1;
 }
 
-/* kB in use by the cgroup a second after now. */
+/* A second from now. */
 static double in_use_kb(void)
 {
 	FILE *f;
@@ -74,7 +74,7 @@ static double in_use_kb(void)
 	return bytes / 1024;
 }
 
-/* Run @what in a process and a cgroup of its own. */
+/* In a process and a cgroup of its own. */
 static void alone(void (*what)(size_t bytes), size_t bytes)
 {
 	int status;
@@ -93,7 +93,7 @@ static void alone(void (*what)(size_t bytes), size_t bytes)
 	}
 	if (waitpid(pid, &status, 0) != pid || status)
 		die("A part of the workload ended with %#x.", status);
-	/* What is left of it is freed a bit later. */
+	/* Its last memory is freed later. */
 	for (int tries = 0; rmdir(OURS) && tries < 100; tries++)
 		usleep(50000);
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * dontneed-parallel: threads of one process touch some pages of their own and give them
- * back with MADV_DONTNEED, all at the same time, as those of an allocator do. Each is bound
- * to a CPU of its own:
+ * dontneed-parallel: threads of one process, each on its CPU, touch pages and drop them
+ * with MADV_DONTNEED at once, as an allocator's threads do. Measures mm/gather_range.c and
+ * merged requests of early_ack. Usage:
+ *
+ *	dontneed-parallel [--threads N] [--pages N] [--calls N]
  *
  *	calls_per_s		of all threads
- *	requests_per_call	flush requests to other CPUs, one for each call and CPU
+ *	requests_per_call	flush requests to other CPUs, one per call and CPU
  *	interrupts_per_call	call-function interrupts; requests may share one
  *	full_share		calls whose own CPU flushed everything, not a range
- *	early_share		requests acknowledged before they were carried out
+ *	early_share		requests that were acknowledged early
+ *	target_rate		millions per second that a thread counts beside two droppers
+ *				(beside one with two CPUs)
  *
- * Then a thread that counts, beside two of them (one, if there are only two CPUs):
- *
- *	target_rate		how far it counts, millions per second
- *
- * The counts are those of /proc/vmstat (CONFIG_DEBUG_TLBFLUSH) and /proc/interrupts. Each
- * page has to be empty after it was dropped.
+ * Counters: /proc/vmstat (CONFIG_DEBUG_TLBFLUSH) and /proc/interrupts. A dropped page must
+ * be empty.
  */
 #define WORKLOAD "dontneed-parallel"
 #include "../workload.h"
@@ -67,27 +67,27 @@ static void *work(void *arg)
 	CPU_SET(w->cpu, &one);
 	if (pthread_setaffinity_np(pthread_self(), sizeof(one), &one))
 		die("Cannot bind a thread to CPU %d.", w->cpu);
-	/* One page each: a larger folio would change what is measured. */
+	/* Single pages: a larger folio changes the work. */
 	madvise(region, w->pages * PAGE_BYTES, MADV_NOHUGEPAGE);
 	pthread_barrier_wait(&start);
 	for (uint64_t call = 1; call <= w->calls; call++) {
 		for (uint64_t page = 0; page < w->pages; page++) {
 			uint64_t *word = (void *)(region + page * PAGE_BYTES);
 
-			/* Written at once, so that it is one fault, not two. */
+			/* A write at once is one fault. */
 			if (__atomic_exchange_n(word, call, __ATOMIC_RELAXED))
 				die("A page was not empty after MADV_DONTNEED.");
 		}
 		if (madvise(region, w->pages * PAGE_BYTES, MADV_DONTNEED))
 			die("MADV_DONTNEED failed: %s.", strerror(errno));
 	}
-	/* Until all are through, so that the last ones do not run alone. */
+	/* The last threads must not run alone. */
 	pthread_barrier_wait(&start);
 	munmap(region, w->pages * PAGE_BYTES);
 	return NULL;
 }
 
-/* Until the droppers beside it are through. */
+/* Set when the droppers have ended. */
 static int stop_counting;
 
 static void *count(void *arg)

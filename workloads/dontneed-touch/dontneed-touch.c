@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * dontneed-touch: one thread touches 1, 8 and 33 pages and gives them back with
- * MADV_DONTNEED, again and again, while 0, 1 and 3 other threads of the same
- * process spin. With nobody else the flush stays on the toucher's CPU; with
- * others each round owes a TLB shootdown to every CPU they run on. What the
- * others add to an MADV_DONTNEED is what a shootdown costs the one who asks for
- * it. Each case is measured TRIES times, in turn, and the 1st percentile of all
- * its MADV_DONTNEEDs counts: what a busy host takes away only ever adds, and the
- * one fastest is chance. With one page the whole round is measured as well,
- * touching included, as it is in what has been published; there the fastest try
- * counts, as a clock around each would be in it.
+ * dontneed-touch: the cost of a TLB shootdown for its initiator, the toucher. Measures
+ * early_ack. Usage:
  *
- * The toucher has the first CPU to itself and the others share the rest, so
- * with fewer CPUs than threads the spinners slow each other down but never the
- * toucher. (On one CPU everybody shares it.)
+ *	dontneed-touch [--scale] [--pages N] [--iterations N]
  *
- * 33 pages are as many as the kernel invalidates one by one on x86 (its
- * tlb_single_page_flush_ceiling); with more it flushes everything instead.
- * --pages N does the same with N pages only.
+ * One thread touches 1, 8 and 33 pages and drops them with MADV_DONTNEED, beside 0, 1 and 3
+ * spinning threads of the process. Without spinners the flush is local. With spinners each
+ * round sends a shootdown to each of their CPUs: the time that they add is its cost. The
+ * cases alternate, TRIES times, and the 1st percentile of all MADV_DONTNEEDs counts. A busy
+ * host only adds, and the fastest one is chance. With one page the whole round is measured
+ * as well, as in published measurements: the fastest try, without a clock around each
+ * round.
  *
- * --scale is for the instruction counter as clock, where all CPUs take turns: it
- * compares nobody with one spinner on each other CPU. There the median counts, and the
- * spinners pause, as one that does not keeps its turn and would be what is measured.
+ * The toucher has the first CPU; spinners share the others.
+ *
+ * On x86 33 pages is the most that is invalidated page by page
+ * (tlb_single_page_flush_ceiling). --pages N measures N pages only.
+ *
+ * --scale is for the instruction counter as clock, where all CPUs take turns. It compares
+ * no spinner with one on each other CPU. The median counts. Spinners pause, as they would
+ * keep their turn otherwise.
  */
 #define WORKLOAD "dontneed-touch"
 #include "../workload.h"
@@ -36,16 +35,15 @@
 #define TRIES		40
 #define SCALE_TRIES	3
 
-/* What is measured: with so many pages, beside so many spinners. */
+/* One case. */
 struct work {
 	uint64_t pages;
 	int others;
-	uint64_t *drops;	/* nanoseconds of each MADV_DONTNEED */
+	uint64_t *drops;	/* ns of each MADV_DONTNEED */
 	size_t nr_drops;
-	double round;		/* nanoseconds; no round is measured: 0 */
+	double round;		/* ns; 0: not measured */
 };
 
-/* Where a spinner belongs. */
 struct place {
 	const cpu_set_t *allowed;
 	int spinner;
@@ -55,7 +53,7 @@ static atomic_bool stop;
 static atomic_int spinning;
 static bool scale;
 
-/* Seen by the processes that measure, and by the one that reports. */
+/* Across the fork of the measuring process. */
 static void *map_shared(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -66,7 +64,7 @@ static void *map_shared(size_t bytes)
 	return p;
 }
 
-/* The CPU for spinner @i, or for the toucher if @i is negative. */
+/* For spinner @i, or for the toucher if @i is negative. */
 static int cpu_for(const cpu_set_t *allowed, int i)
 {
 	int cpus = CPU_COUNT(allowed);
@@ -78,7 +76,6 @@ static int cpu_for(const cpu_set_t *allowed, int i)
 	return 0;
 }
 
-/* The caller, where cpu_for() says. */
 static void pin_to(const cpu_set_t *allowed, int i)
 {
 	cpu_set_t one;
@@ -92,8 +89,8 @@ static void pin_to(const cpu_set_t *allowed, int i)
 }
 
 /*
- * It goes to its CPU before it counts: a toucher that starts earlier has nobody
- * to interrupt yet, and its fastest try would be one without a shootdown.
+ * Pinned before it counts: without it, an early toucher has no CPU to interrupt, and its
+ * fastest try has no shootdown.
  */
 static void *spin(void *arg)
 {
@@ -101,7 +98,7 @@ static void *spin(void *arg)
 
 	pin_to(place->allowed, place->spinner);
 	atomic_fetch_add(&spinning, 1);
-	/* User mode only: it meets the kernel when it is interrupted. */
+	/* User mode only: it enters the kernel only by interrupts. */
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
 		if (scale)
 			__builtin_ia32_pause();
@@ -113,7 +110,7 @@ static void touch(char *region, uint64_t pages, uint64_t mark)
 	for (uint64_t i = 0; i < pages; i++) {
 		_Atomic(uint64_t) *word = (void *)(region + i * PAGE_BYTES);
 
-		/* Written at once, so that it is one fault, not two. */
+		/* A write at once is one fault. */
 		if (atomic_exchange(word, mark))
 			die("Page %llu was not empty after MADV_DONTNEED.",
 			    (unsigned long long)i);
@@ -126,7 +123,7 @@ static void drop(char *region, uint64_t pages)
 		die("MADV_DONTNEED failed: %s.", strerror(errno));
 }
 
-/* Leaves in @drops how long it took to drop, each time. */
+/* @drops: the time of each drop. */
 static void touch_and_drop(char *region, uint64_t pages, uint64_t rounds,
 			   uint64_t *drops)
 {
@@ -140,7 +137,7 @@ static void touch_and_drop(char *region, uint64_t pages, uint64_t rounds,
 	}
 }
 
-/* Returns the time of whole rounds, with nothing but them between two clocks. */
+/* No clock between rounds. */
 static uint64_t whole_rounds(char *region, uint64_t pages, uint64_t rounds)
 {
 	uint64_t start = now_ns();
@@ -161,7 +158,7 @@ static double measure(const cpu_set_t *allowed, int others, uint64_t pages,
 	char *region = map_anonymous(pages * PAGE_BYTES);
 	double round = 0;
 
-	/* One page each: a larger folio would change what is measured. */
+	/* Single pages: a larger folio changes the work. */
 	madvise(region, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
 	atomic_store(&stop, false);
 	atomic_store(&spinning, 0);
@@ -184,11 +181,7 @@ static double measure(const cpu_set_t *allowed, int others, uint64_t pages,
 	return round;
 }
 
-/*
- * In a process of its own, whose address space has never been on another CPU
- * than the toucher's: one that has been there, even before it was pinned, may
- * still be asked to flush, or not, as chance will have it.
- */
+/* A process of its own: an mm that was on another CPU may send it flushes by chance. */
 static double measure_apart(const cpu_set_t *allowed, int others, uint64_t pages,
 			    uint64_t rounds, uint64_t *drops)
 {
@@ -210,7 +203,7 @@ static double measure_apart(const cpu_set_t *allowed, int others, uint64_t pages
 	if (WIFSIGNALED(status))
 		die("The toucher was killed by signal %d.", WTERMSIG(status));
 	if (WEXITSTATUS(status))
-		exit(1);	/* it has said why */
+		exit(1);	/* the child printed the reason */
 	result = *round;
 	munmap(round, sizeof(*round));
 	return result;
@@ -223,7 +216,7 @@ static int compare(const void *a, const void *b)
 	return one < other ? -1 : one > other;
 }
 
-/* The 1st percentile; no host gets in the way with --scale: the median. */
+/* With --scale no host interferes. */
 static double typical(const struct work *work)
 {
 	return (double)work->drops[work->nr_drops / (scale ? 2 : 100)];
@@ -251,7 +244,7 @@ static void report(const struct work *work, const struct work *alone)
 	figure(name, typical(work) - typical(alone), "ns");
 }
 
-/* Each once, again and again, so that all of them see the host in all its moods. */
+/* Alternating: all cases see the host in all its moods. */
 static void measure_all(const cpu_set_t *allowed, struct work *works, size_t count,
 			uint64_t iterations)
 {

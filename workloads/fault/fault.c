@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * fault: touch anonymous memory for the first time, in three orders:
+ * fault: first touches of anonymous memory. Measures the sizes that mm/folio_order.c
+ * chooses. Usage:
  *
- *   sequential	every page of the region, in order
+ *	fault [--megabytes N] [--rounds N] [--only ORDER]
+ *
+ *   sequential	every page, in order
  *   strided	one page in 16, in order (each in its own 64 KB)
- *   random	half of the region's pages, each once, in random order
+ *   random	half of the pages, each once, in random order
  *
- * For each: the faults it took (as getrusage() counts them), the time per page
- * touched, the anonymous memory that there is when all is touched (RssAnon, which
- * is exact), and the time munmap() takes for each of these. Where one fault brings one
- * page the time per page is the time per fault; where a kernel brings several
- * pages at once, the faults go down and the time per fault goes up, so that the
- * time per page is the one to compare.
+ * Figures: faults (getrusage()), time per touched page, anonymous memory after it (RssAnon,
+ * which is exact), and the time of munmap(). Compare the time per page: with larger folios
+ * the faults go down and the time per fault goes up.
  *
- * The random order is the same in each run. One thread. Each order is a process of its
- * own, so that what one has learned or left behind does not change the next.
+ * The random order is the same in each run. Each order is a process: none changes the next.
  */
 #define WORKLOAD "fault"
 #include "../workload.h"
@@ -23,7 +22,7 @@
 
 #define STRIDE	16
 
-/* The first @count page numbers, every @stride pages. */
+/* Returns the count. */
 static inline uint64_t in_order(uint32_t *order, uint64_t pages, uint64_t stride)
 {
 	uint64_t count = 0;
@@ -33,7 +32,7 @@ static inline uint64_t in_order(uint32_t *order, uint64_t pages, uint64_t stride
 	return count;
 }
 
-/* All page numbers shuffled; the first half of them is what is touched. */
+/* The first half of the shuffled pages is touched. */
 static inline uint64_t at_random(uint32_t *order, uint64_t pages, uint64_t stride)
 {
 	uint64_t x = 88172645463325252ULL;	/* any but 0 */
@@ -54,12 +53,12 @@ static inline uint64_t at_random(uint32_t *order, uint64_t pages, uint64_t strid
 	return pages / 2;
 }
 
-/* One order: @fill writes the pages of a region to touch, and returns how many. */
+/* @fill writes the pages to touch and returns their number. */
 struct touch_order {
 	const char *name;
 	uint64_t (*fill)(uint32_t *order, uint64_t pages, uint64_t stride);
 	uint64_t stride;
-	uint64_t weight;	/* so that each case takes about as long */
+	uint64_t weight;	/* equalizes the time of cases */
 };
 
 static const struct touch_order touch_orders[] = {
@@ -68,7 +67,6 @@ static const struct touch_order touch_orders[] = {
 	{ "random", at_random, 1, 2 },
 };
 
-/* RssAnon of this process. */
 static inline uint64_t anonymous_kb(void)
 {
 	static char text[16384];
@@ -89,10 +87,10 @@ static inline uint64_t anonymous_kb(void)
 
 struct counts {
 	uint64_t faults, touch_ns, munmap_ns;
-	uint64_t anonymous_kb;		/* at most */
+	uint64_t anonymous_kb;		/* largest */
 };
 
-/* Touch the pages in @order; what that takes is added to @sum. */
+/* Adds to @sum. */
 static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
 		  struct counts *sum)
 {
@@ -103,7 +101,7 @@ static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
 	for (uint64_t i = 0; i < count; i++) {
 		volatile char *p = region + order[i] * PAGE_BYTES;
 
-		/* Unlike a read first, this is one fault. */
+		/* A read first would be a second fault. */
 		*p = 1;
 	}
 	elapsed = now_ns() - start;
@@ -134,7 +132,7 @@ static void measure(const char *what, const uint32_t *order, uint64_t count,
 	struct counts sum = { 0 };
 	char name[64];
 
-	/* The text of the status file needs memory as well. */
+	/* The status text needs memory, too. */
 	anonymous_kb();
 	for (uint64_t round = 0; round < rounds; round++)
 		touch(order, count, pages, &sum);
@@ -176,8 +174,8 @@ int main(int argc, char **argv)
 		    (unsigned long long)pages);
 
 	/*
-	 * Not measured: the host gives a guest its memory at the first touch,
-	 * and the first use of the clock is a fault of its own.
+	 * Not measured: the host backs guest memory at its first touch, and the first use
+	 * of the clock is a fault.
 	 */
 	in_order(order, pages, 1);
 	touch(order, pages, pages, &unused);
@@ -200,7 +198,7 @@ int main(int argc, char **argv)
 			_exit(0);
 		}
 		if (waitpid(pid, &status, 0) != pid || status)
-			exit(1);	/* it has said why */
+			exit(1);	/* the child printed the reason */
 	}
 	return 0;
 }

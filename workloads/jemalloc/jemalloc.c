@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * jemalloc: a real allocator under a real load, as servers have it that shall not keep what
- * they have freed. stress-ng's --malloc allocates and frees in several threads of one
- * process; jemalloc's decay times are 0, so that it purges freed memory at once.
- *
- * The directory it is given is made by redis' collect.sh: stress-ng and jemalloc. ops_per_s
- * is what stress-ng reports as bogo operations per second of real time.
+ * jemalloc: an allocator that gives freed memory back at once, as in servers. stress-ng's
+ * --malloc allocates and frees in threads of one process, with jemalloc's decay times at 0.
+ * Measures early_ack and mm/gather_range.c with several initiators.
+ * Usage: jemalloc [--threads N] [--seconds N] DIRECTORY
+ * redis/collect.sh makes DIRECTORY. ops_per_s: stress-ng's bogo operations per second of
+ * real time.
  */
 #define WORKLOAD "jemalloc"
 #include "../workload.h"

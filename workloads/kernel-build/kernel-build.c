@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * kernel-build: compile a fixed part of the kernel with the host's gcc, several
- * files at a time. Short-lived processes, fork and exec, page faults in fresh
- * address spaces and a page cache that all share: an everyday load, which a
- * change of memory management must not slow down.
+ * kernel-build: the host's gcc compiles a fixed part of the kernel. Fork, exec, page faults
+ * in fresh address spaces, a common page cache: no mechanism may slow it down. Usage:
  *
- * The directory it is given is made by collect.sh, which says what is in it.
- * Each file goes through gcc, cc1 and as, with the flags of the kernel's own
- * makefiles. Every object must come out as a non-empty ELF file.
+ *	kernel-build [--jobs N] DIRECTORY
+ *
+ * collect.sh makes DIRECTORY. The flags are those of the kernel's makefiles. Each object
+ * must be a non-empty ELF file.
  */
 #define WORKLOAD "kernel-build"
 #include "../workload.h"
@@ -62,7 +61,6 @@ static size_t read_units(void)
 	return count;
 }
 
-/* Replaces this process by the compiler. */
 static void __attribute__((noreturn)) compile(const struct unit *unit)
 {
 	char path[NAME_BYTES + 16], modfile[NAME_BYTES + 32];
@@ -73,7 +71,7 @@ static void __attribute__((noreturn)) compile(const struct unit *unit)
 	int stem = (int)strlen(unit->source) - 2;
 	int base_stem = (int)strlen(base) - 2;
 
-	/* What scripts/Makefile.lib adds for each file. */
+	/* As scripts/Makefile.lib adds for each file. */
 	snprintf(path, sizeof(path), "../src/%.*s.c", stem, unit->source);
 	snprintf(modfile, sizeof(modfile), "-DKBUILD_MODFILE=\"%.*s\"", stem,
 		 unit->source);

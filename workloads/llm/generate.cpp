@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * generate: as much of a llama.cpp tool as the workload needs. Its options are
- * those of llama-completion, so that either can be run; it takes the likeliest
- * token (--temp 0), goes on after an end token (--ignore-eos) and does not warm
- * up in any case.
+ * generate: a llama.cpp tool with llama-completion's options. It takes the likeliest token
+ * (--temp 0), continues after an end token (--ignore-eos) and never warms up.
  *
- * For each token a line: the token, and a hash of all logits bit by bit. Each
- * weight has a part in each logit, so a wrong byte anywhere shows, which the
- * choice of a token would hide.
+ * Per token it prints the token and a hash of all logits, bit by bit. Each weight is part
+ * of each logit, so a wrong byte shows that the choice of a token would hide.
  */
 #include <cstdint>
 #include <cstdio>
@@ -47,7 +44,7 @@ static uint64_t hash_logits(const float *logits, int count)
 	return hash;
 }
 
-/* Errors only: what llama.cpp says of a model fills a page. */
+/* llama.cpp's description of a model fills a page. */
 static void log_errors(enum ggml_log_level level, const char *text, void *)
 {
 	if (level == GGML_LOG_LEVEL_ERROR)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * llm: several processes of llama.cpp at once over the same file of weights,
- * which is larger than memory and mapped by each. What each of them writes must
- * be the same, byte for byte, and is printed, so that the lab compares it between
- * runs and kernels as well.
+ * llm: processes of llama.cpp share a mapped file of weights larger than memory (luf).
+ * Usage: llm [--processes N] [--tokens N] COMMAND ARG...
+ * All outputs must be equal, byte for byte. The output is printed, so the lab compares runs
+ * and kernels as well.
  */
 #define WORKLOAD "llm"
 #include "../workload.h"
@@ -14,12 +14,12 @@
 
 #define MAX_PROCESSES	64
 #define MAX_OUTPUT	65536
-/* Of the output, what is printed as it is. */
+/* Bytes of the output that are printed. */
 #define SHOWN_BYTES	400
 
 struct process {
 	pid_t pid;
-	int fd;				/* its stdout, -1 when it closed that */
+	int fd;				/* -1: closed */
 	size_t length;
 	unsigned char output[MAX_OUTPUT];
 };
@@ -64,7 +64,6 @@ static void receive(struct process *process, int number)
 	}
 }
 
-/* Until all have closed their output. */
 static void receive_all(int count)
 {
 	struct pollfd fds[MAX_PROCESSES];
@@ -103,7 +102,7 @@ static void reap(const struct process *process, int number)
 		    WEXITSTATUS(status));
 }
 
-/* The output as one line: its length, a hash of all of it, and its beginning. */
+/* Its length, a hash, and its beginning. */
 static void print_same(const struct process *process)
 {
 	uint64_t hash = 0xcbf29ce484222325;	/* FNV-1a */

@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * mapped-read: threads read a mapped file that is several times larger than
- * memory, so that reclaim unmaps pages all the time while other CPUs have the
- * same address space loaded. Every unmapped page then owes those CPUs a TLB
- * flush.
+ * mapped-read: threads read a mapped file several times larger than memory. Reclaim unmaps
+ * pages of an mm that other CPUs have loaded, so each unmap owes them a flush (luf). Usage:
  *
- * The threads share one read-only MAP_SHARED mapping. Each reads the whole
- * file in order, but starts at another place, so that they do not merely
- * follow each other through the page cache. The files are opened read-only:
- * without --open-write they have no writer while they are read.
+ *	mapped-read --make PATH BYTES [FILES]
+ *	mapped-read [--threads N] [--passes P] [--files F] [OPTION...] PATH
  *
- * What may be added:
+ * The threads share a read-only MAP_SHARED mapping. Each reads all of it in order, from its
+ * own place, so they do not follow each other through the page cache. Options:
  *
- *   --leave MB		anonymous memory is taken first, until so much is available
- *   --spin N		N threads that compute and never sleep or call the
- *			kernel, so that their CPUs keep the address space
- *   --private-write N	the mapping is MAP_PRIVATE and writable, and each thread
- *			writes to one page in N before it reads it
- *   --open-write US	a thread opens one file after another for writing and
- *			closes it, with US microseconds between; every 32nd time
- *			it writes to a page of it
+ *   --leave MB		take anonymous memory first until MB are available
+ *   --spin N		N threads compute without sleep or system call: their CPUs keep the mm
+ *   --private-write N	a private, writable mapping; threads write one page in N before the read
+ *   --open-write US	a thread opens the files for writing in turn, US microseconds apart, and
+ *			writes a page every 32nd time
  *
- * Both kinds of writes count up GENERATION_WORD of a page. Once a write is
- * done, no thread may read an older generation: that is checked with each page.
+ * Writes count up GENERATION_WORD of a page. After a write no thread may read an older
+ * generation (R3 of mm/luf.c), which each read checks.
  */
 #define WORKLOAD "mapped-read"
 #include "../mapped-file.h"
@@ -42,7 +36,7 @@ struct generation {
 
 static struct options options = { .threads = 2, .passes = 1, .files = 1 };
 static struct file_set set;
-static struct generation *generations;	/* of each page, if any are written */
+static struct generation *generations;	/* of each page, with writes */
 static atomic_int stop;
 
 struct reader {
@@ -69,7 +63,7 @@ static void check_generation(uint64_t page)
 		    (unsigned long long)page, (long long)got, least, most);
 }
 
-/* Only ever one thread writes to a page. */
+/* One thread per page. */
 static void write_private(uint64_t page)
 {
 	struct generation *g = &generations[page];
@@ -159,7 +153,7 @@ static void *open_and_write(void *arg)
 	return NULL;
 }
 
-/* Take memory that cannot be reclaimed (without swap) until @mb MB are available. */
+/* Without swap it cannot be reclaimed. */
 static void leave(uint64_t mb)
 {
 	unsigned long long kb = 0;
@@ -178,7 +172,7 @@ static void leave(uint64_t mb)
 		die("Only %llu MB are available.", kb / 1024);
 	bytes = (kb / 1024 - mb) << 20;
 	map = map_anonymous(bytes);
-	/* As quickly as can be. */
+	/* Faster. */
 	madvise(map, bytes, MADV_HUGEPAGE);
 	if (madvise(map, bytes, MADV_POPULATE_WRITE))
 		die("Cannot take %zu bytes: %s.", bytes, strerror(errno));

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * nowait: allocations that may not wait (GFP_NOWAIT), at a steady rate, while two
- * threads read a mapped file that is larger than memory, as in mapped-read. On each
- * CPU another thread of theirs spins when nobody else runs: no CPU ever leaves the
- * address space, or is idle.
+ * nowait: GFP_NOWAIT allocations at a steady rate while two threads read a mapped file
+ * larger than memory. R4 of mm/luf.c: deferred-free memory must not fail them. Usage:
  *
- * The pages are those of a RAM disk: a direct write with RWF_NOWAIT to a block that
- * has none allocates one with GFP_NOWAIT, and fails with EAGAIN where there is none
- * (brd_insert_page()). After LAP_PAGES all are given back.
+ *	nowait --make PATH BYTES | PATH
  *
- * Figures: the allocations that failed, of PAGES, the least that was free, and what
- * was read meanwhile.
+ * Idle-priority threads of the readers' mm spin on all CPUs: no CPU leaves the mm or is
+ * idle. A direct write with RWF_NOWAIT to an empty block of a RAM disk allocates a page
+ * with GFP_NOWAIT (brd_insert_page()), and fails with EAGAIN. After LAP_PAGES all are given
+ * back.
+ *
+ * Figures: failed allocations of PAGES, the least free memory, and the pages read.
  */
 #define WORKLOAD "nowait"
 #include "../mapped-file.h"
@@ -25,7 +25,7 @@
 #define RAM_DISK	"/dev/ram0"
 #define PAGES		49152
 #define LAP_PAGES	4096
-/* Some 16,000 pages a second, a few at a time as a network card takes them. */
+/* About 16,000 pages a second in bursts, like a network card. */
 #define BURST		32
 #define PAUSE_NS	2000000
 
@@ -57,7 +57,7 @@ static void *spin(void *arg)
 	return NULL;
 }
 
-/* Free memory, in kB: what is on the lists of the page allocator. */
+/* In kB. */
 static uint64_t free_kb(void)
 {
 	struct sysinfo info;
@@ -67,7 +67,7 @@ static uint64_t free_kb(void)
 	return info.freeram * info.mem_unit / 1024;
 }
 
-/* Whether there was a page for block @i of the disk. */
+/* False: no page for block @i. */
 static int take(int fd, uint64_t i)
 {
 	struct iovec io = { block, sizeof(block) };
@@ -88,7 +88,7 @@ static void give_back(int fd)
 		die("Cannot discard on " RAM_DISK ": %s.", strerror(errno));
 }
 
-/* Until @threads, @nr of them, are told to stop. */
+/* Stops @threads at the end. */
 static void measure(pthread_t *threads, uintptr_t nr)
 {
 	uint64_t failed = 0, least = UINT64_MAX, now;

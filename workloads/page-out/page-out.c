@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * page-out: a program gives memory to swap because it is told to, while its other threads
- * run: MADV_PAGEOUT of a region, and memory.reclaim of its memory cgroup. Both take long
- * lists of pages that are all dirty.
- *
- * For each: the flush requests per page swapped out, from /proc/vmstat
- * (CONFIG_DEBUG_TLBFLUSH), and the time. A thread per further CPU spins, so that each has
- * the address space loaded. Each round reads everything back, and compares.
+ * page-out: memory goes to swap by MADV_PAGEOUT of a region and by memory.reclaim of its
+ * cgroup, in long lists of dirty pages. Measures mm/writeout_batch.c.
+ * Usage: page-out [--threads N] [--megabytes N] [--rounds N]
+ * Figures: flush requests per page swapped out (/proc/vmstat, CONFIG_DEBUG_TLBFLUSH), and
+ * time. A thread per further CPU spins with the mm loaded. Each round reads all pages back
+ * and compares.
  */
 #define WORKLOAD "page-out"
 #include "../workload.h"
@@ -17,7 +16,7 @@
 #define MADV_PAGEOUT	21
 #endif
 
-/* The cgroup in which the lab runs a command. */
+/* The lab's cgroup of a command. */
 #define RECLAIM		"/sys/fs/cgroup/quell/memory.reclaim"
 #define MAX_THREADS	256
 
@@ -37,7 +36,7 @@ static void by_madvise(char *region, size_t bytes)
 		die("Cannot page out: %s.", strerror(errno));
 }
 
-/* Three quarters: what cannot be had is no error, as others may be looking at it. */
+/* Three quarters: pages with other references may stay. */
 static void by_cgroup(char *region, size_t bytes)
 {
 	int fd = open(RECLAIM, O_WRONLY);

@@ -1,39 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * reclaim-large: what it costs to take the mappings of folios away, page by page of
- * them: of small folios, and of large ones that are mapped by single page table
- * entries. No figure has any I/O in it.
+ * reclaim-large: the cost of unmapping folios per page, of small ones and of large ones
+ * mapped by PTEs, without I/O. Measures mm/rmap_batch.c. Usage:
  *
- *	unmap	MADV_PAGEOUT of folios that are in the swap cache, clean, and held by
- *		a pipe: they are unmapped, and then must stay. So this is the unmap
- *		step and what comes with it for a folio (isolating it, finding that
- *		it cannot go, putting it back), but neither writing nor freeing. The
- *		larger the folio, the more of it is the unmap step alone. Shared
- *		memory takes the path of files (no swap entries)
- *	out	MADV_PAGEOUT of the same without the pipe: they are freed
- *	move	move_pages() of fresh memory to another NUMA node, with the copying.
- *		Fresh, as Linux takes a large folio for partly mapped after it has
- *		moved it entry by entry, and splits it the next time
+ *	reclaim-large [--megabytes N] [--rounds N] [--only FIGURE] [--pressure FILE]
+ *	reclaim-large --make FILE BYTES
  *
- * With --pressure, in a cgroup whose memory is reclaimed as by a limit:
+ *	unmap	MADV_PAGEOUT of clean folios in the swap cache that a pipe holds: unmapped,
+ *		isolated and put back, not written or freed. The larger the folio, the
+ *		larger the share of the unmap step. Shared memory takes the path of files
+ *	out	the same without the pipe: freed
+ *	move	move_pages() of fresh memory to another node, with the copying. Fresh, as a
+ *		large folio moved by PTEs counts as partly mapped and is split the next time
  *
- *	looked	what each further process that maps the folios adds to looking for
- *		references: of memory in 5 processes the time that the same in one
- *		process takes is subtracted, and what is left divided by 4. The more
- *		often a folio is looked at the longer it takes, and it is more often
- *		when one process has referenced it: the kernel counts that
- *	mapped	the same of the unmap step: of what each further process adds to
- *		reclaiming folios that nobody has referenced, without looking for it.
- *		By the clock, not by instructions, either may come out as 0.
- *		"file" is FILE, on a file system with large folios: what readahead
- *		makes when it is read from one end, and what MADV_HUGEPAGE asks for
+ * With --pressure, in a cgroup that is reclaimed as by a limit:
  *
- * A second thread of the process has been on another CPU, which now is idle, so
- * that TLB flushes are left for later and come together, as they do in programs with
- * threads; "local" is without it.
+ *	looked	cost of looking for references that each further process adds: (5 processes
+ *		minus 1) / 4. The kernel looks more often at folios that one process has
+ *		referenced, and counts that
+ *	mapped	the same of the unmap step, of unreferenced folios. By the clock, not by
+ *		instructions, either may be 0. "file" is FILE, on a file system with large
+ *		folios, by readahead in order or by MADV_HUGEPAGE
  *
- * Each case is a process of its own. The sizes of folios are chosen through sysfs and
- * left as they are at the end: this is for a guest.
+ * A second thread was on another CPU, now idle: flushes are deferred and come together, as
+ * in programs with threads. "local" is without it.
+ *
+ * Each case is a process. sysfs keeps the folio sizes at the end: for guests only.
  */
 #define WORKLOAD "reclaim-large"
 #include "../workload.h"
@@ -51,13 +43,13 @@
 #define THP		"/sys/kernel/mm/transparent_hugepage/"
 #define HUGE_BYTES	(2UL << 20)
 #define SWAP_BYTES	(96UL << 20)
-#define SLOTS		1024UL		/* pages that one pipe holds */
+#define SLOTS		1024UL		/* pages of a pipe */
 #define MOVE_ALL	4		/* MPOL_MF_MOVE_ALL */
 
 static uint64_t pages = 4096;
 static int swap_fd;
 
-/* Who asks for large folios gets those of @kb; 0: none. */
+/* MADV_HUGEPAGE gives folios of @kb; 0: none. */
 static void choose_folios(unsigned int kb, const char *file)
 {
 	static const unsigned int sizes[] = { 16, 32, 64, 128, 256, 512, 1024, 2048 };
@@ -70,7 +62,7 @@ static void choose_folios(unsigned int kb, const char *file)
 	}
 }
 
-/* A block device, as large folios do not go to a swap file in one piece. */
+/* A block device: large folios do not go to a swap file whole. */
 static void swap_on(void)
 {
 	struct loop_config config = { .info.lo_flags = LO_FLAGS_AUTOCLEAR };
@@ -90,7 +82,7 @@ static void swap_on(void)
 		die("Cannot make memory for swap: %s.", strerror(errno));
 	config.fd = memory;
 	snprintf(path, sizeof(path), "/dev/loop%d", number);
-	/* Open until the end, or the device would be gone. */
+	/* The device lives while this is open. */
 	swap_fd = open(path, O_RDWR | O_CLOEXEC);
 	if (swap_fd < 0 || ioctl(swap_fd, LOOP_CONFIGURE, &config) || swapon(path, 0))
 		die("Cannot swap to %s: %s.", path, strerror(errno));
@@ -110,12 +102,12 @@ static void pin(int cpu)
 /* --- A region of memory ------------------------------------------------------ */
 
 struct region {
-	unsigned int kb;	/* size of its folios */
+	unsigned int kb;	/* per folio */
 	int shared;
-	const char *file;	/* it is this file, and not anonymous */
+	const char *file;	/* instead of anonymous memory */
 	uint64_t *words;
-	int kick[2], kicked[2];	/* to the thread on the other CPU, and back */
-	uint64_t looked;	/* run_mapped(): the ns of one look at each page */
+	int kick[2], kicked[2];	/* to the other CPU's thread, and back */
+	uint64_t looked;	/* run_mapped(): ns of one look at each page */
 };
 
 static uint64_t *word_of(const struct region *r, uint64_t page)
@@ -123,7 +115,7 @@ static uint64_t *word_of(const struct region *r, uint64_t page)
 	return r->words + page * PAGE_BYTES / sizeof(uint64_t);
 }
 
-/* Where a huge page could start, with room for more than the region behind it. */
+/* Aligned for a huge page, with room behind. */
 static void *reserve(void)
 {
 	char *at = mmap(NULL, pages * PAGE_BYTES + 2 * HUGE_BYTES, PROT_NONE,
@@ -144,16 +136,15 @@ static void map_region(struct region *r)
 	madvise(r->words, pages * PAGE_BYTES, MADV_HUGEPAGE);
 	for (uint64_t i = 0; i < pages; i++)
 		*word_of(r, i) = i + 1;
-	/* Single entries for folios that have been mapped by one: as in zap. */
+	/* PTEs replace the huge mapping, as in zap. */
 	for (uint64_t i = 0; r->kb == 2048 && i < pages; i += HUGE_BYTES / PAGE_BYTES)
 		if (mprotect(word_of(r, i), PAGE_BYTES, PROT_READ) ||
 		    mprotect(word_of(r, i), PAGE_BYTES, PROT_READ | PROT_WRITE))
 			die("mprotect failed: %s.", strerror(errno));
-	/* So that nobody makes it one entry again. */
+	/* Keep khugepaged away. */
 	madvise(r->words, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
 }
 
-/* Fault all in again, and check that it is right. */
 static void read_region(const struct region *r)
 {
 	for (uint64_t i = 0; i < pages; i++)
@@ -183,7 +174,7 @@ static uint64_t present(const struct region *r)
 	return n;
 }
 
-/* As far as frames that follow each other tell, in the folios that were asked for. */
+/* Consecutive frames show folios of the requested size. */
 static void check_folios(const struct region *r)
 {
 	uint64_t *entries = map_anonymous(pages * 8), n = r->kb / 4, whole = 0, k;
@@ -225,7 +216,7 @@ static void wait_for_writeback(void)
 	}
 }
 
-/* One reference for each folio, so that it cannot be freed. */
+/* A reference keeps a folio from being freed. */
 static void hold(const struct region *r)
 {
 	uint64_t step = r->kb ? r->kb / 4 : 1, held = 0;
@@ -257,7 +248,7 @@ static void *visit(void *arg)
 	return NULL;
 }
 
-/* The address space is on the other CPU, which then goes idle. */
+/* The mm was on the other CPU, which is idle then. */
 static void touch_other_cpu(struct region *r)
 {
 	struct timespec pause = { .tv_nsec = 200000 };
@@ -268,9 +259,9 @@ static void touch_other_cpu(struct region *r)
 	nanosleep(&pause, NULL);
 }
 
-/* --- What is measured -------------------------------------------------------- */
+/* --- Measurements ------------------------------------------------------------- */
 
-/* Page out in steps of HUGE_BYTES; the time that all of them took, in ns. */
+/* In steps of HUGE_BYTES; returns the sum in ns. */
 static uint64_t timed_page_out(struct region *r, int local)
 {
 	static char *scratch;
@@ -283,9 +274,9 @@ static uint64_t timed_page_out(struct region *r, int local)
 		char *step = (char *)r->words + at;
 
 		/*
-		 * What is still owed for the last step is flushed first, on all CPUs,
-		 * and an idle one is not of the address space any more after that.
-		 * Here it is flushed for another page: a part of a folio would split.
+		 * Settles the last step's deferred flush on all CPUs; an idle one leaves
+		 * the mm with it. For another page: MADV_COLD of a part would split the
+		 * folio.
 		 */
 		if (madvise(scratch, PAGE_BYTES, MADV_COLD))
 			die("MADV_COLD failed: %s.", strerror(errno));
@@ -323,7 +314,7 @@ static uint64_t run_unmap(struct region *r, int local, uint64_t rounds)
 	return elapsed;
 }
 
-/* Folios whose swap is up to date, and that are mapped again. */
+/* Swap is up to date, and the folios are mapped. */
 static void map_clean(struct region *r)
 {
 	map_region(r);
@@ -385,7 +376,7 @@ static uint64_t run_move(struct region *r, int local, uint64_t rounds)
 
 #define PROCESSES	5
 
-/* At an address where no entry of the page directory fits. */
+/* Unaligned: no huge mapping fits. */
 static void map_file(struct region *r)
 {
 	char *at = (char *)reserve() + HUGE_BYTES / 2;
@@ -393,7 +384,7 @@ static void map_file(struct region *r)
 
 	if (fd < 0)
 		die("Cannot open %s: %s.", r->file, strerror(errno));
-	/* What was reclaimed before is forgotten, or it would be active when it comes back. */
+	/* Without shadow entries, which would activate refaults. */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	r->words = mmap(at, pages * PAGE_BYTES, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0);
 	if (r->words == MAP_FAILED)
@@ -402,7 +393,7 @@ static void map_file(struct region *r)
 	madvise(r->words, pages * PAGE_BYTES,
 		r->kb * 1024 == HUGE_BYTES ? MADV_HUGEPAGE : MADV_SEQUENTIAL);
 	read_region(r);
-	/* Nobody looks for references where memory is read in order. */
+	/* Sequential reads hide references from reclaim. */
 	madvise(r->words, pages * PAGE_BYTES, MADV_NORMAL);
 	check_folios(r);
 }
@@ -421,7 +412,7 @@ static void make_file(const char *path, uint64_t bytes)
 		die("Cannot write %s: %s.", path, strerror(errno));
 }
 
-/* Reclaim does not find that somebody has used the pages. */
+/* Pages look unused to reclaim. */
 static void clear_references(pid_t pid)
 {
 	char path[64];
@@ -433,7 +424,7 @@ static void clear_references(pid_t pid)
 #define CGROUP	"/sys/fs/cgroup/"
 #define OURS	CGROUP "reclaim-mapped/"
 
-/* In a cgroup of its own it is this memory that is reclaimed, and not other. */
+/* Reclaim takes this memory only. */
 static void enter_cgroup(void)
 {
 	write_file(CGROUP "cgroup.subtree_control", "+memory");
@@ -443,8 +434,8 @@ static void enter_cgroup(void)
 }
 
 /*
- * What reclaiming took: ns, and looks for references, one of a folio for each of its
- * pages. Some 16 pages of the processes' own are written to swap meanwhile, or read.
+ * Time of reclaim in ns, and looks for references per page. About 16 pages of the processes
+ * are written to swap meanwhile, or read.
  */
 struct effort {
 	uint64_t ns, looks;
@@ -479,7 +470,7 @@ static void press(const struct region *r, struct effort *effort)
 				   (unsigned long long)(left * PAGE_BYTES), r->file ? 0 : 200);
 
 		start = now_ns();
-		/* EAGAIN: less than that was found. */
+		/* EAGAIN: less was found. */
 		if (write(fd, text, (size_t)len) < 0 && errno != EAGAIN)
 			die("Cannot reclaim: %s.", strerror(errno));
 		effort->ns += now_ns() - start;
@@ -492,7 +483,7 @@ static void press(const struct region *r, struct effort *effort)
 	close(fd);
 }
 
-/* A process that has the memory mapped until its pipe is closed. */
+/* Maps the memory until its pipe closes. */
 static pid_t share(const struct region *r, int ready, int end, int end_here)
 {
 	pid_t pid = fork();
@@ -543,7 +534,7 @@ static void reclaim_from(struct region *r, int processes, int referenced, struct
 	munmap(r->words, pages * PAGE_BYTES);
 }
 
-/* What each further process adds to reclaiming. */
+/* Per further process. */
 static void add(struct region *r, uint64_t rounds, int referenced, double *ns, double *looks)
 {
 	struct effort one = { 0 }, several = { 0 };
@@ -566,7 +557,7 @@ static uint64_t run_mapped(struct region *r, int local, uint64_t rounds)
 	add(r, rounds, 1, &seen, &seen_looks);
 	if (seen_looks < plain_looks + (double)(rounds * pages / 2))
 		die("Referenced folios were not looked at more often than others.");
-	/* By the clock, which is not as exact as instructions, less than nothing may come out. */
+	/* The clock is less exact than instructions: the result may be negative. */
 	look = (seen - plain) / (seen_looks - plain_looks);
 	look = look > 0 ? look : 0;
 	r->looked = (uint64_t)(look * (double)(rounds * pages));
@@ -576,7 +567,7 @@ static uint64_t run_mapped(struct region *r, int local, uint64_t rounds)
 static const struct test {
 	const char *name;
 	uint64_t (*run)(struct region *r, int local, uint64_t rounds);
-	uint64_t times;			/* rounds, as a multiple */
+	uint64_t times;			/* factor of rounds */
 	unsigned int kb;
 	int shared, local, file;
 } tests[] = {
@@ -673,7 +664,7 @@ int main(int argc, char **argv)
 			_exit(0);
 		}
 		if (waitpid(pid, &status, 0) != pid || status)
-			exit(1);	/* it has said why */
+			exit(1);	/* the child printed the reason */
 	}
 	return 0;
 }

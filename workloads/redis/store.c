@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * store: fill a key-value server, read it back, change half of it, read it again.
+ * store: fill a key-value server, read it back, change half, read again. Measures faults
+ * and memory of a server's heap (mm/folio_order.c). Usage:
  *
- * Starts the server that collect.sh put into the directory it is given, on a Unix
- * socket, and speaks its protocol (--protocol redis: RESP, memcached: the text
- * protocol). One connection; requests go in batches, and each answer is looked at.
- * Keys, sizes and contents of values can be computed from their numbers, so that
- * every value that is read is compared with what was stored: one wrong byte, a
- * value that is missing or one that should be, and the run fails.
+ *	store --protocol redis|memcached [--keys N] [--min BYTES] [--max BYTES] DIRECTORY
  *
- * The phases are the same in each run:
+ * collect.sh makes DIRECTORY with the server, which runs on a Unix socket. One connection;
+ * requests go in batches. Values follow from key and generation, so each value read is
+ * compared: a wrong byte, a missing value or a deleted one fails the run. The phases are
+ * the same in each run:
  *
- *   load	each key once, in order
- *   read	all of them, compared
- *   churn	half as many requests as there are keys, at random keys: one in
- *		three deletes, the others store a value of another size
- *   read	all of them again
+ *   load		each key once, in order
+ *   read		all keys, compared
+ *   churn	half as many requests as keys, at random: one in three deletes, the others
+ *		store a value of another size
+ *   read		all keys again
  *
- * Reported: requests per second of each phase, the faults of the server, and its
- * memory (/proc/PID/smaps_rollup) when it is loaded and after churn. The server's
- * addresses are not randomized, so that it is the same memory in each run.
+ * Figures: requests per second of each phase, the server's faults, and its memory
+ * (/proc/PID/smaps_rollup) after load and churn. The server's addresses are not randomized.
  */
 #define WORKLOAD "store"
 #include "../workload.h"
@@ -35,16 +33,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SOCKET		"store.socket"	/* in the directory */
+#define SOCKET		"store.socket"	/* in DIRECTORY */
 #define START_TRIES	6000		/* 10 ms each */
 #define KEY_BYTES	16
-#define BATCH		16		/* requests sent before answers are read */
+#define BATCH		16		/* requests before answers are read */
 #define MAX_VALUE	65536UL
 #define MAX_REQUEST	(MAX_VALUE + 256)
 
 static uint64_t min_value = 64, max_value = 8192;
 
-/* How often each key was stored; 0 when it is not there. Bit 31: deleted. */
+/* Stores of each key; 0: none. Bit 31: deleted. */
 static uint32_t *generations;
 #define DELETED		(1U << 31)
 
@@ -59,7 +57,7 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 33;
 }
 
-/* The value that @key has in its @generation, into @value; its length. */
+/* Returns its length. */
 static size_t make_value(uint64_t key, uint32_t generation, char *value)
 {
 	uint64_t seed = mix(key << 24 ^ generation ^ 0x9e3779b97f4a7c15ULL);
@@ -116,7 +114,7 @@ static void send_batch(void)
 	out_bytes = 0;
 }
 
-/* At least @count bytes of answers in one piece. */
+/* At least @count bytes in one piece. */
 static const char *take(size_t count)
 {
 	const char *at;
@@ -144,7 +142,7 @@ static const char *take(size_t count)
 	return at;
 }
 
-/* A line of an answer without its end; valid until the next call. */
+/* Without the line end; valid until the next call. */
 static const char *take_line(void)
 {
 	static char line[256];
@@ -229,9 +227,8 @@ static void memcached_value_line(char *line, size_t room, const char *key, size_
 }
 
 /*
- * Nothing that runs by the clock and not by requests, nothing on disk, no network.
- * The allocators are what the packages have: jemalloc, and memcached's own slabs
- * on the C library's.
+ * No timers, disk or network. Allocators as packaged: jemalloc, memcached's slabs on the C
+ * library's.
  */
 static char *const redis_argv[] = {
 	"bin/redis-server", "--port", "0", "--unixsocket", SOCKET, "--save", "",
@@ -241,7 +238,7 @@ static char *const redis_argv[] = {
 	NULL
 };
 
-/* Rather an error than a value thrown out. */
+/* An error instead of an eviction. */
 static char *const memcached_argv[] = {
 	"bin/memcached", "-u", "root", "-s", SOCKET, "-t", "1", "-m", "800", "-M",
 	"-o", "no_modern,hashpower=18", NULL
@@ -274,7 +271,7 @@ static void start_server(const char *directory)
 	if (server < 0)
 		die("Cannot fork: %s.", strerror(errno));
 	if (!server) {
-		/* Not to be left behind when this process fails. */
+		/* Dies with this process. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(STDERR_FILENO, STDOUT_FILENO);
 		setenv("LD_LIBRARY_PATH", "lib", 1);
@@ -298,7 +295,7 @@ static void start_server(const char *directory)
 	die("%s does not take connections.", protocol->argv[0]);
 }
 
-/* Waits for it, so that its time and faults count. */
+/* Waits, so that its time and faults count. */
 static void stop_server(void)
 {
 	int status;
@@ -325,7 +322,6 @@ static void read_proc(const char *file, char *text, size_t room)
 	text[got] = '\0';
 }
 
-/* One figure for each of the fields that matter of the server's smaps_rollup. */
 static void report_memory(const char *when)
 {
 	static const struct { const char *field, *name; } wanted[] = {
@@ -352,7 +348,7 @@ static uint64_t server_faults(void)
 	const char *rest;
 
 	read_proc("stat", text, sizeof(text));
-	/* minflt is the 10th field, and the name before it may hold anything. */
+	/* minflt is the 10th field. The name before it may hold anything. */
 	rest = strrchr(text, ')');
 	if (!rest || sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %llu", &faults) != 1)
 		die("/proc/PID/stat of the server is damaged.");
@@ -366,8 +362,8 @@ static uint64_t keys = 25000;
 struct request {
 	uint64_t key;
 	enum { STORE, GET, DELETE } what;
-	bool there;		/* before it */
-	uint32_t generation;	/* of the value that is stored or expected */
+	bool there;		/* before the request */
+	uint32_t generation;	/* of the stored or expected value */
 };
 
 static void request(struct request *r, uint64_t key, int what)
@@ -452,7 +448,7 @@ static void next_request(struct request *r, uint64_t number, const char *phase)
 	}
 }
 
-/* @count requests; the nanoseconds that they took. */
+/* Returns ns. */
 static uint64_t run_phase(const char *phase, uint64_t count)
 {
 	struct request requests[BATCH];

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * swap-cgroup: stress-ng's --vm with --vm-keep, as in the measurements published for
- * batched flushes of dirty folios, in a cgroup with a quarter of the memory that it
- * writes. It checks what it has written.
- *
- * The directory it is given is made by collect.sh: stress-ng and its libraries.
- * ops_per_s is what it reports as bogo operations per second of real time.
+ * swap-cgroup: stress-ng's --vm with --vm-keep and --verify, as published for batched
+ * flushes of dirty folios. The cgroup limit is a quarter of its memory. Measures
+ * mm/writeout_batch.c.
+ * Usage: swap-cgroup [--workers N] [--seconds N] [--bytes N] DIRECTORY
+ * redis/collect.sh makes DIRECTORY. ops_per_s: bogo operations per second of real time.
  */
 #define WORKLOAD "swap-cgroup"
 #include "../workload.h"

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * swap-write: several threads write to anonymous memory at random, more of it than
- * there is memory, so that most writes bring a page in from swap and another has to
- * go out.
+ * swap-write: threads write at random to more anonymous memory than fits. Most writes swap
+ * a page in and another one out. Measures mm/writeout_batch.c. Usage:
  *
- * The size is a share of the memory and swap that there is: with swap in use up to a
- * half or three quarters, whatever it is on, no run fits by chance. Each thread has
- * every Nth page for itself. Before each write it compares the page with what it wrote
- * last: a generation in the first, a middle and the last word. Half of each page is
- * random, half zero, so that zram and zswap have something to compress.
+ *	swap-write [--threads N] [--share PERCENT] [--writes N]
+ *
+ * The size is a share of available memory and free swap, so no run fits by chance. Each
+ * thread owns every Nth page. Before a write it compares the page's generation in the
+ * first, a middle and the last word. Half of a page is random, half zero, for zram and
+ * zswap.
  *
  *   writes_per_s	of all threads
- *   write_p99_us	the 99th percentile of the time that a write takes, fault included
+ *   write_p99_us	99th percentile of the time of a write, fault included
  */
 #define WORKLOAD "swap-write"
 #include "../workload.h"
 
 #define WORDS		(PAGE_BYTES / sizeof(uint64_t))
-/* Buckets of an eighth of a power of two, of nanoseconds. */
+/* Eighths of powers of two, in ns. */
 #define BUCKETS		(64 * 8)
 
 struct writer {
@@ -67,7 +67,7 @@ static unsigned int bucket(uint64_t ns)
 	return power * 8 + (ns >> (power - 3) & 7);
 }
 
-/* Where bucket @i begins. */
+/* The start of bucket @i. */
 static uint64_t bucket_ns(unsigned int i)
 {
 	return (8 + (uint64_t)i % 8) << (i / 8 - 3);
@@ -115,7 +115,7 @@ static double percentile_us(struct writer *writers, uint64_t threads, double sha
 	return (double)bucket_ns(i) / 1000;
 }
 
-/* In kB, from /proc/meminfo. */
+/* In kB. */
 static uint64_t meminfo(const char *name)
 {
 	FILE *f = fopen("/proc/meminfo", "r");

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * sysbench-mmap: sysbench's fileio with mapped files, written to at random by
- * several threads, with fdatasync after each 100 requests. Each page that is
- * written back is write-protected first, in a mapping that all threads use.
- *
- * The directory it is given is made by collect.sh: sysbench, its libraries, and
- * the files, of --bytes together. What sysbench reports becomes figures.
+ * sysbench-mmap: sysbench's fileio on mapped files: random writes by several threads,
+ * fdatasync after 100 requests. Writeback write-protects pages of an mm that all threads
+ * use (early_ack).
+ * Usage: sysbench-mmap [--threads N] [--seconds N] [--bytes N] DIRECTORY
+ * collect.sh makes DIRECTORY with files of --bytes together. Figures: sysbench's report.
  */
 #define WORKLOAD "sysbench-mmap"
 #include "../workload.h"

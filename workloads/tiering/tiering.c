@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tiering: data larger than the fast memory node, and a hot set that moves over it.
- * Linux moves hot pages to the fast node (promotion) and cold pages to a slow node
- * (demotion), while threads on all CPUs read the hot ones. Every batch of pages that
- * is demoted owes those CPUs a TLB flush.
+ * tiering: data larger than the fast node, with a moving hot set. Linux promotes hot pages
+ * and demotes cold ones while threads on all CPUs read the hot set. Each batch of demoted
+ * pages owes these CPUs a flush (lazy unmap flush). Usage:
  *
- * The program is bound to the fast node, node 0 (MPOL_BIND): every page is allocated
- * there, and there is room only because others are moved away. The slow node, node 1,
- * has no CPUs and holds all that is moved, so that nothing is reclaimed and the
- * flushes are those of migration.
+ *	tiering --make PATH BYTES
+ *	tiering [--rounds N] [--places N] [--again N] [--anonymous BYTES] PATH
  *
- * The data are anonymous memory, filled and then read-only, and a file, in the same
- * proportion everywhere. The file is mapped privately and writable, but never written
- * to: NUMA balancing leaves out read-only mappings of files. The threads read the hot
- * set again and again and check every page. It moves on by its own size as soon as
- * nearly all of it is on the fast node. In a round it first moves over all of the data:
- * its pages come from the disk to the fast node, and push others away. Then it is back
- * at the beginning, where its pages have to be promoted. Memory and page cache go before
- * the next round.
+ * Memory is bound to node 0, the fast one (MPOL_BIND). Node 1 has no CPUs and room for all
+ * that is demoted: nothing is reclaimed, and all flushes are those of migration.
+ *
+ * The data are anonymous memory, read-only once filled, and a file, in one proportion
+ * everywhere. The file's mapping is private and writable, and never written: NUMA balancing
+ * skips read-only mappings of files. Every read is checked. The hot set moves by its own
+ * size once nearly all of it is on node 0. A round moves it over all data: pages come from
+ * the disk and push others away. Then it returns to the start, and its pages must be
+ * promoted. Memory and page cache are dropped after each round.
  */
 #define WORKLOAD "tiering"
 #include "../mapped-file.h"
@@ -29,10 +27,10 @@
 #define FAST_NODE	0
 #define SLOW_NODE	1
 #define POLL_NS		50000000
-/* Of so many pages the place of one is looked up. */
+/* One page in so many is looked up. */
 #define SAMPLE		16
 #define HOT_SHARE	0.9
-/* For one move of the hot set. */
+/* Per move of the hot set. */
 #define PATIENCE_NS	(120 * NSEC_PER_SEC)
 
 static struct file_set set = { .files = 1 };
@@ -43,19 +41,19 @@ static uint64_t hot_pages;
 static _Atomic uint64_t hot_first;
 static atomic_int done;
 
-/* Anonymous pages must not look like the file's. */
+/* Differs from the file's pages. */
 static uint64_t anonymous_name(uint64_t page)
 {
 	return page | 1ULL << 63;
 }
 
-/* The anonymous page that belongs to a page of the file. */
+/* Of a page of the file. */
 static uint64_t anonymous_of(uint64_t page)
 {
 	return page * anonymous_pages / set.pages;
 }
 
-/* The sum of the counters whose names begin so. */
+/* All counters with the prefix. */
 static unsigned long long vmstat(const char *prefix)
 {
 	unsigned long long all = 0, one;
@@ -103,7 +101,7 @@ static void *read_hot(void *arg)
 	return NULL;
 }
 
-/* The part of the hot set's pages that is on the fast node, from a sample. */
+/* From a sample. */
 static double hot_share(void)
 {
 	uint64_t count = 0, found = 0;
@@ -147,7 +145,7 @@ static void drop_page_cache(void)
 	close(fd);
 }
 
-/* The hot set has @places places, and is at the first @again of them a second time. */
+/* Visits the first @again of @places twice. */
 static void run_round(uint64_t places, uint64_t again)
 {
 	uint64_t anonymous_bytes = anonymous_pages * PAGE_BYTES;

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * zap: what it costs to take populated memory away, with munmap() and with
- * MADV_DONTNEED of the whole region at once, and with MADV_DONTNEED of one page
- * at a time, for order-0 pages and for large folios. One thread, so that this is the cost of zapping
- * itself; dontneed-touch is the one for shootdowns.
+ * zap: the cost of zapping populated memory by munmap(), by MADV_DONTNEED of all of it, and
+ * by MADV_DONTNEED page by page, for small and large folios. Measures zap_batch. One
+ * thread, so there is no shootdown (see dontneed-touch). Usage:
  *
- * Large folios: the controls for sizes between 4 KB and 2 MB are off by
- * default, so 2 MB folios are taken by MADV_HUGEPAGE, and their page table
- * entries are made single ones: protecting one page of each and lifting the
- * protection again splits the mapping but not the folio. What is then zapped
- * is 512 neighbouring entries of one folio: the case that batched zapping is
- * for.
+ *	zap [--enable-thp] [--megabytes N] [--rounds N]
  *
- * Populating, splitting and checking are not in the times.
+ * Large folios are of 2 MB (MADV_HUGEPAGE), as sizes below are off by default. mprotect()
+ * of one page and back splits each mapping and keeps the folio: 512 PTEs of one folio, the
+ * case of batched zapping. Populating, splitting and checking are not timed.
  */
 #define WORKLOAD "zap"
 #include "../workload.h"
@@ -20,11 +16,11 @@
 #define THP_ENABLED	"/sys/kernel/mm/transparent_hugepage/enabled"
 
 #define HUGE_BYTES	(2UL << 20)
-#define CHECK_EVERY	61	/* pages; a prime, so that all places come up */
+#define CHECK_EVERY	61	/* pages; a prime, so all places come up */
 
 /*
- * Linux switches transparent huge pages off when it boots with less than
- * 512 MB. Switch them on for those who ask, as every larger machine has them.
+ * Linux switches transparent huge pages off with less than 512 MB. Larger machines have
+ * them.
  */
 static void enable_huge_pages(void)
 {
@@ -40,7 +36,6 @@ static void enable_huge_pages(void)
 		die("Cannot write " THP_ENABLED ": %s.", strerror(errno));
 }
 
-/* A populated region, aligned to HUGE_BYTES. */
 struct region {
 	char *start;
 	size_t bytes;
@@ -48,7 +43,7 @@ struct region {
 	size_t mapping_bytes;
 };
 
-/* How much of this process' memory is mapped by 2 MB entries, in bytes. */
+/* In bytes, by 2 MB entries. */
 static size_t huge_mapped(void)
 {
 	FILE *f = fopen("/proc/self/smaps_rollup", "re");
@@ -65,7 +60,6 @@ static size_t huge_mapped(void)
 	return kb << 10;
 }
 
-/* Map each 2 MB folio by 512 page table entries, the folio kept whole. */
 static void split_mappings(const struct region *r)
 {
 	for (size_t at = 0; at < r->bytes; at += HUGE_BYTES)
@@ -88,7 +82,7 @@ static struct region populate(size_t bytes, int large)
 	for (size_t at = 0; at < bytes; at += PAGE_BYTES)
 		r.start[at] = 1;
 	if (large) {
-		/* One of them missing is fragmentation; more is another case. */
+		/* One missing is fragmentation. */
 		if (huge_mapped() + HUGE_BYTES < bytes)
 			die("Only %zu of %zu KB became 2 MB folios: try --enable-thp, or more memory.",
 			    huge_mapped() >> 10, bytes >> 10);
@@ -109,7 +103,7 @@ static uint64_t zap_by_munmap(const struct region *r)
 	return now_ns() - start;
 }
 
-/* MADV_DONTNEED of the region, @step bytes at a time. */
+/* @step bytes at a time. */
 static uint64_t zap_by_steps(const struct region *r, size_t step)
 {
 	uint64_t start = now_ns(), elapsed;
