@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * /init of the initramfs of a kernel with modules: loads them and hands over to
- * the init that the command line names, on the host's root over 9p.
+ * /init of the initramfs of a kernel with modules: loads them, and starts the command
+ * line's init= on the host's root over 9p.
  *
- * /modules/order lists the files in /modules, one a line, each after those it
- * needs. A module gets its parameters from the command line (NAME.PARAMETER=).
- * One without hardware (ENODEV) is no error. Files are removed as they are
- * loaded: the initramfs stays in memory.
+ * /modules/order lists the files of /modules, dependencies first. A module's parameters are
+ * on the command line (NAME.PARAMETER=). ENODEV, no hardware, is no error. Loaded files are
+ * removed: the initramfs stays in memory.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +28,7 @@ static void __attribute__((noreturn)) fail(const char *what)
 	exit(1);
 }
 
-/* The value of the last @name (with its "=") on the command line. */
+/* The last one on the command line; @name ends with "=". */
 static char *value_of(const char *name)
 {
 	char *copy = strdup(cmdline), *value = NULL, *save = NULL;
@@ -43,7 +42,7 @@ static char *value_of(const char *name)
 	return value;
 }
 
-/* The words NAME.PARAMETER=VALUE of the module @name, without the name. */
+/* NAME.PARAMETER=VALUE of module @name, without the name. */
 static const char *parameters_of(const char *name)
 {
 	static char found[sizeof(cmdline)];

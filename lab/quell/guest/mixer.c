@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Random selftests and random events at once. Usage, as root in a guest:
+ * Random selftests beside random events. They attack the invariants of all mechanisms at
+ * once. Usage, as root in a guest:
  *
  *	mixer PROGRAMS DATA LARGE SECONDS SEED
  *
- * PROGRAMS is the folder of Quell's selftests, DATA one on ext4, LARGE one on a file
- * system with large folios.
+ * PROGRAMS has Quell's selftests. DATA is on ext4, LARGE on a file system with large
+ * folios.
  *
- * There are three lanes: luf_torture, the other selftests, and events. Events are
- * switches of Quell and of MGLRU that are off for a while, reclaim, compaction, dropped
- * caches, swap, folio sizes, and CPUs that go and come. A lane runs one thing after the
- * other, each with random arguments. What it runs follows from SEED alone; when it runs
- * follows from the machine, too.
+ * Three lanes run one thing after the other, with random arguments: luf_torture, the other
+ * selftests, and events (Quell's and MGLRU's switches off for a while, reclaim, compaction,
+ * dropped caches, swap, folio sizes, CPU hotplug). SEED decides each lane's sequence, and
+ * the machine its timing.
  *
- * The output of a selftest is printed when it has ended. The caller judges it: a selftest
- * may fail here because a switch that it needs is off, but may not read what is wrong. A
- * task that cannot be killed is a line "not ok: WHY". The last line is "programs: N,
- * events: N".
+ * A selftest's output is printed at its end, for the caller to judge: it may fail for a
+ * switch that is off, and must not read wrong data. A task that cannot be killed is a line
+ * "not ok: WHY". The last line is "programs: N, events: N".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,8 +34,8 @@
 #define COUNT(a)	(sizeof(a) / sizeof((a)[0]))
 #define QUELL		"/sys/kernel/mm/quell/"
 #define THP		"/sys/kernel/mm/transparent_hugepage/"
-#define SWAP		"/dev/ram1"	/* the selftests use /dev/ram0 */
-#define GRACE		60		/* seconds in which the last selftests may end */
+#define SWAP		"/dev/ram1"	/* selftests use /dev/ram0 */
+#define GRACE		60		/* seconds for the last selftests */
 #define DYING		120		/* seconds until a task must be gone */
 #define MAX_ARGS	10
 
@@ -51,7 +50,7 @@ struct lane {
 	int count;
 };
 
-/* %d is a number from 1 to the number behind it, %s a seed. */
+/* %dN is a number from 1 to N, %s a seed. */
 static const char luf_torture[] = "luf_torture DATA --seconds %d20 --seed %s";
 static const char * const others[] = {
 	"rmap_torture LARGE --seconds %d20 --workers %d4 --seed %s",
@@ -133,7 +132,7 @@ static void wait_a_while(uint64_t *rng)
 	usleep(1000 * below(rng, 2000));
 }
 
-/* In a process of its own, as it may block. */
+/* A process of its own: it may block. */
 static void event(uint64_t rng)
 {
 	static const char * const sizes[] = { "always", "inherit", "madvise", "never" };
@@ -214,7 +213,7 @@ static void run(const char *line, uint64_t rng, int out)
 	say("not started: %s", strerror(errno));
 }
 
-/* luf_torture would only skip itself. */
+/* luf_torture would skip itself. */
 static int luf_is_off(void)
 {
 	char text[8] = "";

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Records on a disk whose power is cut. Usage:
+ * Records on a disk that loses power: a durable record is never lost or mixed up, under
+ * reclaim and migration. Usage:
  *
- *	records write DIR FILES		until somebody ends the machine
+ *	records write DIR FILES		until the machine ends
  *	records check DIR FILE:NUMBER...
  *
- * write starts a process for each file DIR/records.N, which writes one record, a
- * page, after the other: each at a place that follows from its number, by pwrite()
- * or through a shared mapping, and over older ones. Now and then it makes them
- * durable with fsync() or msync(), and then says "synced FILE NUMBER": records up
- * to that number have to be there after the power is back. Meanwhile it reads older
- * records through the mapping, and says "wrong ..." if one is not what it wrote.
+ * write starts a process per file DIR/records.N. It writes records of one page by pwrite()
+ * or a shared mapping, over older ones, at places that follow from their numbers. fsync()
+ * or msync() make them durable, and then it prints "synced FILE NUMBER": records up to
+ * NUMBER must survive. It also reads older records through the mapping, and prints "wrong
+ * ..." if one differs.
  *
- * check reads what is there. Each word must be of the newest record that was made
- * durable there, or of a later one: these may be half written. Says what is wrong, or
- * "checked PAGES"; the exit code is 1 if anything is wrong.
+ * check reads the files. Each word must be of the newest durable record of its place, or of
+ * a later one, which may be half written. It prints "wrong ..." (exit code 1) or "checked
+ * PAGES".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,10 +31,10 @@
 #define SECTOR	512UL
 #define WORDS	(SECTOR / sizeof(uint64_t))
 #define SECTORS	(PAGE / SECTOR)
-#define PAGES	2048UL		/* of a file */
-#define SYNC	24		/* records from one sync to the next, at most */
-#define LATER	(3 * SYNC)	/* written after the last sync that we know of */
-#define REREAD	4		/* older records read for each one written */
+#define PAGES	2048UL		/* per file */
+#define SYNC	24		/* records per sync, at most */
+#define LATER	(3 * SYNC)	/* records after the last known sync */
+#define REREAD	4		/* older records read per write */
 
 static uint64_t mix(uint64_t x)
 {
@@ -48,7 +48,7 @@ static unsigned long place_of(unsigned int file, uint64_t number)
 	return mix((uint64_t)file << 48 ^ number) % PAGES;
 }
 
-/* Word @i of sector @sector of a page: the number first, then what follows from it. */
+/* The record's number first; the rest follows from it. */
 static uint64_t word_of(unsigned int file, unsigned long sector, uint64_t number, unsigned int i)
 {
 	return i ? mix(number * 64 + i + ((uint64_t)file << 48 ^ (uint64_t)sector << 32)) : number;
@@ -79,7 +79,7 @@ static int open_file(const char *dir, unsigned int file, int flags)
 	return fd;
 }
 
-/* The first word of a page that is of none of @numbers, or a number behind the page. */
+/* The first word of a page that is of none of @numbers, or PAGE / 8. */
 static unsigned long odd_word(const uint64_t *page, unsigned int file, unsigned long at,
 			      const uint64_t *numbers, int count)
 {
@@ -117,7 +117,7 @@ static void write_file(const char *dir, unsigned int file)
 	int fd = open_file(dir, file, O_RDWR | O_CREAT | O_TRUNC);
 	uint64_t *map, synced = 0;
 
-	/* All holes: what is written has to be allocated. */
+	/* All holes: writes must allocate. */
 	if (ftruncate(fd, PAGES * PAGE))
 		fail("ftruncate");
 	map = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -144,7 +144,7 @@ static void write_file(const char *dir, unsigned int file)
 	}
 }
 
-/* How many pages hold what they should, or -1. */
+/* Returns the number of right pages, or -1. */
 static long check_file(const char *dir, unsigned int file, uint64_t synced)
 {
 	static uint64_t newest[PAGES], page[PAGE / 8];
@@ -191,7 +191,7 @@ int main(int argc, char **argv)
 		for (long file = 0; file < files; file++)
 			if (!fork())
 				write_file(argv[2], file);
-		/* The first that ends has found something. */
+		/* A process ends only if it found something wrong. */
 		wait(&status);
 		return 1;
 	}

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The guest's init: prepares the root, runs one command, counts, powers off.
+ * The guest's init (init=): runs one command with counters before and after, and powers
+ * off. The root is the host's over 9p, read-only. A general init needs 10 s and more under
+ * emulation, this one about 0.1 s. In order:
  *
- * It is the first process (init=) of a guest whose root is the host's root
- * over 9p, read-only. A general init spends 10 s and more under emulation;
- * this one some 0.1 s. In order:
- *
- *   1. an overlay over the whole root: reads go through, writes are discarded;
+ *   1. an overlay over the root: reads go through, writes are discarded;
  *   2. /proc, /sys, /dev, /run, the data disk (copied to /dev/ram0 on demand), swap;
- *   3. a cgroup for the command, so that its peak memory is known;
- *   4. counters, the command, counters again; then everything is sent.
+ *   3. a cgroup for the command and its peak memory;
+ *   4. counters, the command, counters; then all is sent.
  *
- * The last argument is the job: NUL-terminated strings, by turns a key and a value:
+ * The last argument is the job: NUL-terminated strings, keys and values by turns:
  *
  *   arg S       one word of the command, in order       (required)
  *   env S       NAME=VALUE of its environment
@@ -20,26 +18,23 @@
  *   ram 1       copy DEV to /dev/ram0 first and mount that
  *   swap KIND   swap to /dev/ram1 (ramdisk), to a zram device of that size (zram), or to
  *               /dev/ram1 through zswap (zswap)
- *   disk DEV:FS:PATH
- *               mount the file system FS of this disk at /run/quell/disk/N, and bind
- *               the entry "data" of its root to PATH, which may have any character;
- *               may be given more than once
- *   stage PATH  copy this file to /run/quell/bin, so that running it from there
- *               never waits for 9p; may be given more than once
- *   write S     PATH=VALUE, written before anything is counted
+ *   disk DEV:FS:PATH    mount this disk's file system at /run/quell/disk/N, and bind the entry
+ *               "data" of its root to PATH (any characters); repeatable
+ *   stage PATH  copy this file to /run/quell/bin: it runs without 9p; repeatable
+ *   write S     PATH=VALUE, written before counting
  *   tty S       run on this terminal (hvc0), not on the ports
  *   rows N, cols N      its size
  *
- * Ports (virtio-serial, found by name): quell.frames, quell.stdout,
- * quell.stderr, quell.stdin; all but the first may be missing.
+ * Ports (virtio-serial, by name): quell.frames, and optionally quell.stdout, quell.stderr,
+ * quell.stdin.
  *
- * What goes to quell.frames, PROTOCOL 1:
+ * quell.frames gets, in PROTOCOL 1:
  *
  *   quell-runner 1\n
  *   @NAME LENGTH\n  LENGTH bytes  \n        any number of these
  *   @end COUNT\n                            COUNT sections were sent
  *
- * Without the last line the stream is truncated and worth nothing.
+ * A stream without the last line is truncated and worthless.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -135,7 +130,7 @@ static void finish(void)
 	power_off();
 }
 
-/* The guest could not be prepared: one sentence for the user. */
+/* One sentence for the user. */
 static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *fmt, ...)
 {
 	char text[1024];
@@ -172,7 +167,7 @@ static void __attribute__((format(printf, 2, 3))) buf_add(struct buf *b, const c
 	b->len += n < 4096 ? n : 4095;
 }
 
-/* Appends a file; a file that is missing adds nothing. */
+/* A missing file adds nothing. */
 static int buf_file(struct buf *b, const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -224,7 +219,7 @@ static void may_link(const char *target, const char *path)
 		fprintf(stderr, "quell-runner: no %s: %s\n", path, strerror(errno));
 }
 
-/* The kernel found no /dev/console on the 9p root: 0 to 2 must not be reused. */
+/* The 9p root has no /dev/console: 0 to 2 must not be reused. */
 static void open_console(void)
 {
 	int fd;
@@ -364,7 +359,7 @@ static void network_up(void)
 	put("/proc/sys/kernel/hostname", "quell");
 }
 
-/* O_DIRECT on both sides: the copy must not leave the guest's page cache full. */
+/* O_DIRECT keeps the guest's page cache empty. */
 static void copy_disk(const char *from, const char *to)
 {
 	const size_t chunk = 1 << 20;
@@ -404,7 +399,7 @@ static void stage_program(const char *file)
 	free(b.p);
 }
 
-/* The file system on a disk, by its magic number: ext4 if it has no other. */
+/* By magic number, or ext4. */
 static const char *fs_of(const char *dev)
 {
 	static const struct {
@@ -460,7 +455,7 @@ static void make_entry(const char *path, int is_folder)
 
 	if (!access(path, F_OK))
 		return;
-	/* A link may lead to a place that the guest does not have, as below /run. */
+	/* A link may point to a place that the guest lacks, as below /run. */
 	unlink(path);
 	if (is_folder) {
 		if (mkdir(path, 0755))
@@ -473,7 +468,7 @@ static void make_entry(const char *path, int is_folder)
 	close(fd);
 }
 
-/* Makes @path, a folder or an empty file, and the folders that lead to it. */
+/* @path is a folder or an empty file. Makes its parents, too. */
 static void make_path(char *path, int is_folder)
 {
 	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
@@ -508,7 +503,7 @@ static void mount_disks(void)
 	}
 }
 
-/* Past the page cache. */
+/* O_DIRECT: past the page cache. */
 static int fill(const char *dev, off_t bytes)
 {
 	static char zeros[1 << 20] __attribute__((aligned(4096)));
@@ -535,7 +530,7 @@ static void swap_on(void)
 
 	if (!job.swap)
 		return;
-	/* Both are of the size that the kernel was told at boot. */
+	/* The size is a boot parameter. */
 	fd = open("/dev/ram1", O_RDONLY | O_CLOEXEC);
 	bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
 	close(fd);
@@ -546,7 +541,7 @@ static void swap_on(void)
 	    (!strcmp(job.swap, "zswap") && put("/sys/module/zswap/parameters/enabled", "1")))
 		fail("cannot prepare %s in the guest: %s", job.swap, strerror(errno));
 
-	/* A RAM disk takes memory for what was ever written: all of it now, and no more later. */
+	/* A RAM disk never frees written blocks: take all memory now. */
 	if (!is_zram && fill(dev, bytes))
 		fail("cannot fill %s in the guest: %s", dev, strerror(errno));
 	head[1] = bytes / sizeof(page) - 1;
@@ -559,8 +554,8 @@ static void swap_on(void)
 }
 
 /*
- * -1: no memory controller; then the peak is not sent and the host says so. Whoever wants
- * to have it with version 1 says that as systemd is told, and mounts it.
+ * -1: no memory controller, and the host reports that the peak is missing. With systemd's
+ * parameter the command mounts version 1 itself.
  */
 static int make_cgroup(void)
 {
@@ -666,7 +661,7 @@ static void send_guest(char **argv)
 	struct utsname u;
 	struct buf b = {};
 
-	/* The kernel hands the parameters that it does not know to init. */
+	/* Parameters unknown to the kernel reach init. */
 	for (int i = 1; argv[i]; i++)
 		buf_add(&b, "%s%c", argv[i], 0);
 	buf_file(&b, "/proc/self/environ");
@@ -700,7 +695,7 @@ struct child {
 	int out[2], err[2], status_pipe[2];
 };
 
-/* In the child: stage is 'c' (directory) or 'x' (exec), followed by errno. */
+/* In the child. @stage: 'c' (directory) or 'x' (exec); errno follows. */
 static void __attribute__((noreturn)) give_up(int fd, char stage)
 {
 	int e = errno;
@@ -751,7 +746,7 @@ static void __attribute__((noreturn)) start(struct child *c, int in, int has_cgr
 	give_up(c->status_pipe[1], 'x');
 }
 
-/* Returns 0 at the end of the file. */
+/* 0: end of file. */
 static int relay(int from, int to)
 {
 	static char p[65536];
@@ -762,10 +757,7 @@ static int relay(int from, int to)
 	return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/*
- * The command's output goes through pipes, not to the ports themselves: a port
- * can be opened once only, so a script that writes to /dev/stderr would fail.
- */
+/* Pipes: a port opens only once, so a script that writes to /dev/stderr would fail. */
 static void run(char **args, int has_cgroup)
 {
 	int out = open_port("quell.stdout", O_WRONLY), err = open_port("quell.stderr", O_WRONLY);
@@ -832,7 +824,7 @@ static void run(char **args, int has_cgroup)
 	if (has_cgroup)
 		buf_file(&peak, CGROUP "/memory.peak");
 
-	/* Whatever it left running would keep the pipes open. */
+	/* Remaining processes would keep the pipes open. */
 	kill(-1, SIGKILL);
 	for (int i = 1; i < 3; i++)
 		while (fds[i].fd >= 0 && relay(fds[i].fd, i == 1 ? out : err))

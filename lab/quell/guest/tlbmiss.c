@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * tlbmiss COMMAND ARG...: runs a command and counts its TLB misses, those of its
- * children included, with the processor's counters. Prints them as figures when
- * the command has ended; ends as the command did. Where there are no counters it
- * says so on stderr, and just runs the command.
+ * tlbmiss COMMAND ARG...: runs a command and prints its TLB misses and those of its
+ * children as figures, by the processor's counters. Exits as the command does. Without
+ * counters it reports that on stderr and just runs the command.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,7 +30,7 @@ static const struct {
 	  CACHE_MISS(PERF_COUNT_HW_CACHE_ITLB, PERF_COUNT_HW_CACHE_OP_READ) },
 };
 
-/* Counts in this process' children, from their exec on. */
+/* Counts from exec on, in children. */
 static int open_counter(uint64_t config)
 {
 	struct perf_event_attr attr = {
@@ -58,9 +57,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	/*
-	 * The counters are opened on this process and inherited by the child, so
-	 * they have to be there before the fork; they count from an exec on, and
-	 * only the child does one.
+	 * Opened before the fork, to be inherited. They start at an exec, and only the
+	 * child has one.
 	 */
 	for (int i = 0; i < COUNTERS; i++) {
 		fd[i] = open_counter(counters[i].config);
@@ -91,7 +89,7 @@ int main(int argc, char **argv)
 				counters[i].name);
 			continue;
 		}
-		/* The counters may have had to take turns. */
+		/* Scaled: counters may take turns. */
 		printf("figure %s %.0f misses\n", counters[i].name,
 		       (double)got[0] * (double)got[1] / (double)got[2]);
 	}

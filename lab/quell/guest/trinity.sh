@@ -1,22 +1,22 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# The system-call fuzzer trinity, with memory calls only. Usage, as root in a guest:
+# The system-call fuzzer trinity with memory calls: no reader sees wrong data, and every task can be
+# killed. Usage, as root in a guest:
 #
 #	trinity.sh DATA TRINITY SECONDS SEED READER...
 #
-# DATA is a folder on ext4 with the file "data", which READER reads and checks, again and again.
-# trinity runs as nobody in a memory cgroup; it may read that file, and write to its own files.
-# A reader that fails and a task that cannot be killed are lines "not ok: WHY". The last line
-# is "calls: N".
+# DATA is a folder on ext4 with the file "data", which READER checks all the time. trinity runs as
+# nobody in a memory cgroup: it reads that file and writes its own. A failed reader and an
+# unkillable task print "not ok: WHY". The last line is "calls: N".
 
 CALLS="mmap munmap mremap mprotect madvise process_madvise mlock mlock2 munlock mlockall munlockall
 mincore msync remap_file_pages migrate_pages move_pages mbind set_mempolicy get_mempolicy
 set_mempolicy_home_node userfaultfd memfd_create memfd_secret process_vm_readv process_vm_writev
 pkey_mprotect pkey_alloc pkey_free vmsplice"
-# Every round has a seed of its own: a trinity that was killed for its memory is not the end.
+# One seed per round: an OOM kill of trinity ends only its round.
 ROUND_S=120
-# Seconds until a task must be gone.
+# Seconds for a killed task's end.
 DYING_S=120
 USER=65534
 
@@ -24,7 +24,7 @@ data=$1 trinity=$2 seconds=$3 seed=$4
 shift 4
 cd /run/work || exit
 rm -f done wrong
-# What trinity maps is more than the guest has.
+# trinity maps more memory than the guest has.
 G=/sys/fs/cgroup/fuzz
 mkdir $G && echo 96M > $G/memory.max || exit
 mkswap /dev/ram0 >/dev/null && swapon /dev/ram0
@@ -35,7 +35,7 @@ head -c 2M /dev/urandom > $W/victims/own
 chown -R $USER $W
 ln $data/data $W/victims/read
 
-# Calls that this trinity does not know would end it; fork and clone it does not call.
+# An unknown call would end this trinity. It does not call fork and clone.
 "$trinity" -L > known 2>&1
 only=
 for call in $CALLS; do
@@ -52,7 +52,7 @@ read_all() {
 		echo $! > reading
 		wait $!
 		code=$?
-		# The last one is killed.
+		# The last reader is killed.
 		[ -e done ] && [ ! -s said ] && break
 		[ $code = 0 ] || { wrong "the reader: exit code $code: $(cat said)"; break; }
 	done
