@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Early acknowledgment, arch/x86/mm/early_ack.c and kernel/smp_early_ack.h: senders go on
- * when their target has received the request. Then nothing on the target reads or writes
- * what they freed, and no walk meets a page table that they freed. A message that is queued
- * without an interrupt is found. Any message may be sent as in stock instead.
+ * Early acknowledgment (A1 to A4 of arch/x86/mm/early_ack.c, kernel/smp_early_ack.h).
+ * Initiators (senders) continue once the target has acknowledged. Then the target neither
+ * reads nor writes freed frames, and no walk meets a freed page table. A message that is
+ * queued without an interrupt is found. Any message may be sent as in stock instead.
  *
- * A target that computes, takes interrupts and NMIs, pins a page by GUP-fast (GUP), is lazy
- * (LAZY), switches to another mm (SWITCH) and goes offline (HOTPLUG). Two senders with a page
- * of mm A and a message each. One of them also flushes another mm that the target was seen with, so that
- * its message is used twice (AGAIN), or frees a page table (TABLES).
+ * The target computes, takes interrupts and NMIs, pins a page by GUP-fast (GUP), is lazy
+ * (LAZY), switches to another mm (SWITCH) and goes offline (HOTPLUG). Each of two senders
+ * has a page of mm A and a message. One of them also flushes another mm that the target had
+ * loaded, which uses its message twice (AGAIN), or frees a page table (TABLES).
  */
 #define NSENDER		2
 #define NPROC		(NSENDER + 1)
@@ -20,27 +20,27 @@
 bool	pte[NSENDER] = true;	/* of mm A: maps page n, or nothing */
 bool	pde = true;		/* of mm A: leads to a page table */
 byte	tlb_gen = 1;		/* of mm A */
-bool	in_mask = true;		/* the target is in mm_cpumask() of mm A */
+bool	in_mask = true;		/* in mm_cpumask() of mm A */
 bool	online = true;
 
-/* What nobody may use any more. */
+/* Freed: no CPU may use them. */
 bool	free[NSENDER];		/* the frame of page n */
 bool	free_table;
 
-/* The messages; a list is the number of the first message plus 1, or 0. */
+/* Messages. A list is the first message's number plus 1, or 0. */
 bool	locked[NSENDER];	/* CSD_FLAG_LOCK */
 byte	next[NSENDER];
 bool	early[NSENDER];		/* CSD_FLAG_EARLY */
-bool	other_mm[NSENDER];	/* the request: not for mm A */
-byte	req_gen[NSENDER];	/* ... its new_tlb_gen; the range is page n */
-bool	info[NSENDER];		/* the sender's flush_tlb_info: still says the same */
-byte	queue;			/* call_single_queue of the target */
+bool	other_mm[NSENDER];	/* the request is not for mm A */
+byte	req_gen[NSENDER];	/* its new_tlb_gen; the range is page n */
+bool	info[NSENDER];		/* the sender's flush_tlb_info is valid */
+byte	queue;			/* the target's call_single_queue */
 bool	ipi;
 bool	looking;		/* early_ack_looking */
 
-/* Stores wait in a buffer, in order: TSO. */
+/* TSO: stores wait in a buffer, in order. */
 #define A_PTE		0
-#define A_CONTENT	10	/* a store of the target to page n */
+#define A_CONTENT	10	/* the target's store to page n */
 #define A_ACK		20	/* csd_unlock() of message n */
 #define A_PDE		30
 #define A_LOOKING	31	/* = true */
@@ -80,15 +80,15 @@ end:	do
 
 /* --- The target --------------------------------------------------------------------- */
 
-byte	tlb;			/* a bit per page of mm A that is cached */
+byte	tlb;			/* a bit per cached page of mm A */
 bool	upper;			/* a cached upper entry leads to the page table */
 byte	gen = 1;		/* the tlb_gen of mm A that it has reached */
 bool	loaded = true;		/* CR3 has mm A */
 bool	user = true;		/* runs a thread of mm A, interrupts on */
 bool	switching;		/* LOADED_MM_SWITCHING */
 bool	owed;			/* early_ack_owed */
-bool	stopping;		/* stop_machine() has stopped those who would send */
-byte	sending;		/* those between a look at cpu_online_mask and the interrupt */
+bool	stopping;		/* stop_machine() keeps senders away */
+byte	sending;		/* senders between cpu_online_mask and the interrupt */
 bool	lazy;			/* cpu_tlbstate_shared.is_lazy */
 
 /* nmi_uaccess_okay() */
@@ -98,7 +98,7 @@ bool	lazy;			/* cpu_tlbstate_shared.is_lazy */
 #define MAY_READ		(loaded && !lazy && !switching && !owed)
 #endif
 
-/* Fills the TLB whenever it likes, and uses it: the program, an NMI, a walk. */
+/* Fills the TLB at any time and uses it: the program, an NMI, a walk. */
 active proctype Walker()
 {
 end:	do
@@ -121,7 +121,7 @@ inline drop(which)
 	upper = false
 }
 
-/* A range is flushed only if it is all that is missing. */
+/* A range is flushed only if nothing else is missing. */
 #ifdef NO_GEN_NEXT		/* Linux: nothing before it */
 #define NOTHING_BEFORE(g)	true
 #else
@@ -133,7 +133,7 @@ inline drop(which)
 #define NOTHING_AFTER(g)	(g == reached)
 #endif
 
-/* flush_tlb_func() of page n for gen g; g == 0: of everything */
+/* flush_tlb_func() of page n for gen g; g == 0: everything */
 inline flush(other, n, g)
 {
 	if
@@ -158,7 +158,7 @@ inline flush(other, n, g)
 	fi
 }
 
-#ifdef NO_RELEASE		/* the acknowledgment comes after what was stored before */
+#ifdef NO_RELEASE		/* the acknowledgment follows earlier stores */
 #define ACK(n)			locked[n] = false
 #else
 #define ACK(n)			STORE(TARGET, A_ACK + (n))
@@ -173,17 +173,17 @@ inline take(n)
 		work_other[n] = other_mm[n];
 		work_gen[n] = req_gen[n]
 	}
-#ifndef NO_OWED_FIRST		/* owed before it is acknowledged */
+#ifndef NO_OWED_FIRST		/* owed before the acknowledgment */
 	owed = true
 #endif
 }
 
-/* Message n goes off the list. */
+/* Message n leaves the list. */
 inline unlink(n)
 {
 	d_step {
 		after = next[n];
-#ifndef NO_UNLINK		/* carried out and acknowledged once */
+#ifndef NO_UNLINK		/* run and acknowledged once */
 		if
 		:: prev -> next[prev - 1] = after
 		:: else -> entry = after
@@ -197,10 +197,10 @@ inline run_one(n)
 {
 	if
 	:: acked[n] ->
-#ifdef NO_COPY			/* copied before it is acknowledged */
+#ifdef NO_COPY			/* copied before the acknowledgment */
 		d_step { work_other[n] = other_mm[n]; work_gen[n] = req_gen[n] };
 #endif
-#ifndef NO_FLUSH		/* it is flushed */
+#ifndef NO_FLUSH		/* the flush */
 		flush(work_other[n], n, work_gen[n]);
 #endif
 		d_step { acked[n] = false; work_other[n] = false; work_gen[n] = 0 }
@@ -218,7 +218,7 @@ inline run_inline()
 		c--;
 		if
 		:: early[c] ->
-#ifndef NO_NEXT_FIRST		/* off the list before it is acknowledged */
+#ifndef NO_NEXT_FIRST		/* off the list before the acknowledgment */
 			unlink(c);
 #endif
 			take(c);
@@ -236,10 +236,10 @@ inline run_inline()
 	od;
 	if
 	:: nr ->
-#ifdef NO_OWED_LAST		/* owed until it is flushed */
+#ifdef NO_OWED_LAST		/* owed until the flush */
 		owed = false;
 #endif
-#ifdef NO_RETURN_LAST		/* nothing else runs before it is flushed */
+#ifdef NO_RETURN_LAST		/* nothing else runs before the flush */
 		user = loaded;
 #endif
 		run_one(0);
@@ -260,7 +260,7 @@ inline handler()
 		STORE(TARGET, A_LOOKING);
 		run_inline();
 		/* smp_store_mb() */
-#ifndef NO_LOOK_AGAIN		/* the queue is looked at after that */
+#ifndef NO_LOOK_AGAIN		/* then the queue is read again */
 		d_step { MB(TARGET); looking = false };
 		d_step { more = queue; queue = 0 };
 #else
@@ -269,7 +269,7 @@ inline handler()
 #endif
 		if
 		:: more ->
-			/* What is left of the first round comes first in the kernel. */
+			/* In the kernel the rest of the first round comes first. */
 			rest = entry;
 			entry = more;
 			more = 0;
@@ -284,7 +284,7 @@ inline handler()
 		fi
 	:: else -> run_inline()
 	fi;
-	/* What is left, as in stock: nothing is owed. */
+	/* The rest is as in stock: nothing is owed. */
 	do
 	:: entry ->
 		d_step {
@@ -293,7 +293,7 @@ inline handler()
 			entry = next[c];
 			prev = 0
 		};
-#ifdef NO_ACK_LAST		/* acknowledged when it is carried out */
+#ifdef NO_ACK_LAST		/* acknowledged after the flush */
 		d_step { acked[c] = true; work_other[c] = other_mm[c]; work_gen[c] = req_gen[c] };
 		ACK(c);
 		run_one(c);
@@ -327,7 +327,7 @@ end:	do
 	:: d_step { online && queue && !ipi && !sending -> assert(false) }
 #ifdef GUP
 	:: d_step { user && pte[0] -> user = false };
-		/* Interrupts off: between the look at the PTE and the reference. */
+		/* Interrupts off between the PTE and the reference. */
 #ifdef NO_GUP_OFF
 		if
 		:: d_step { ipi -> ipi = false };
@@ -339,11 +339,11 @@ end:	do
 #endif
 #ifdef LAZY
 	:: d_step { user -> user = false };
-		/* enter_lazy_tlb(): a store after those of the program */
+		/* enter_lazy_tlb(): a store after the program's */
 		d_step { MB(TARGET); lazy = true }
 	:: d_step { loaded && lazy && !ipi -> switching = true };
 		/* switch_mm_irqs_off() back to mm A; an NMI still finds a kernel thread */
-#ifndef NO_LAZY_FIRST		/* Linux: not lazy any more, then tlb_gen is read */
+#ifndef NO_LAZY_FIRST		/* Linux: leaves lazy mode, then reads tlb_gen */
 		d_step { MB(TARGET); lazy = false };
 		reached = tlb_gen;
 #else
@@ -369,7 +369,7 @@ end:	do
 		/* switch_mm_irqs_off() to mm A */
 		in_mask = true;
 		reached = tlb_gen;
-#ifdef NO_SWITCH_COMPARE	/* Linux: a load of an mm compares tlb_gen */
+#ifdef NO_SWITCH_COMPARE	/* Linux: loading an mm compares tlb_gen */
 		reached = gen;
 #endif
 		d_step {
@@ -402,12 +402,12 @@ end:	do
 
 /* --- Senders --------------------------------------------------------------------------- */
 
-/* native_flush_tlb_multi(); possible: what early_ack_possible() says when it is on */
+/* native_flush_tlb_multi(); possible: early_ack_possible() with the switch on */
 inline send(other, g, possible)
 {
 	d_step {
 		!stopping;
-		/* should_flush_tlb(), not asked where page tables are freed */
+		/* should_flush_tlb(), not asked if page tables are freed */
 		sent = online && (other || (in_mask && (!lazy || !possible)));
 		sending = sending + sent
 	};
@@ -431,7 +431,7 @@ inline send(other, g, possible)
 			next[me] = queue;
 			queue = me + 1
 		};
-		/* An interrupt if it was empty, and early_ack_looks() says no */
+		/* An interrupt if it was empty and early_ack_looks() is false */
 		d_step {
 			if
 			:: was_empty && !looking -> ipi = true
@@ -440,13 +440,12 @@ inline send(other, g, possible)
 			was_empty = false;
 			sending--
 		};
-		/* csd_lock_wait(). The info may be gone then. */
+		/* csd_lock_wait(): the info may be gone then. */
 		d_step { !locked[me]; info[me] = false; sent = false }
 	:: else
 	fi
 }
 
-/* A page is unmapped and freed. */
 inline unmap()
 {
 	STORE(me, A_PTE + me);
@@ -464,7 +463,7 @@ proctype Sender(byte me)
 	unmap()
 }
 
-/* Uses its message a second time at once. */
+/* Uses its message twice. */
 proctype Again(byte me)
 {
 	byte new_gen;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * R4, the list of the lot: luf_drain_all() returns when everything that was parked
- * when it was called is free. Reclaimers park a page each; drains of all kinds.
+ * R4: luf_drain_all() returns once all pages that were deferred before it are free.
+ * Reclaimers defer a page each, beside drains of all kinds.
  */
 #define NRECLAIM	2
 #define NDRAIN		2
 
 byte	clock, luf_done, newest;
 byte	counted;		/* NR_LUF_PARKED */
-byte	freeing;		/* lot->freeing: who reads */
-bool	passing;		/* ... and who waits for them, and keeps others out */
+byte	freeing;		/* readers of lot->freeing */
+bool	passing;		/* its writer, which waits for them and keeps others out */
 bool	parked[NRECLAIM];	/* luf_lot_add() has returned */
 bool	free[NRECLAIM];		/* with the page allocator */
 chan lot = [NRECLAIM] of { byte, byte };	/* page, label */
@@ -20,7 +20,7 @@ proctype Reclaim(byte n)
 	byte label;
 
 	d_step { clock++; label = clock };
-#ifndef NO_COUNT_FIRST		/* counted before a drain can take it */
+#ifndef NO_COUNT_FIRST		/* counted before a drain takes it */
 	counted++;
 #endif
 	/* luf_lot_add(), under lot->lock */
@@ -41,7 +41,7 @@ proctype Reclaim(byte n)
 /* luf_release() */
 inline release(settled)
 {
-#ifndef NO_FREEING		/* held from taking out until they are free */
+#ifndef NO_FREEING		/* held from the list to the page allocator */
 	d_step { !passing -> freeing++ };
 #endif
 	/* luf_lot_take(), under lot->lock */
@@ -104,7 +104,7 @@ proctype Drain_all()
 		page = 0
 	};
 	drain_node();
-#ifndef NO_FREEING_WAIT		/* who took some of them is waited for */
+#ifndef NO_FREEING_WAIT		/* waits for other drains */
 	d_step { !passing -> passing = true };
 	!freeing;
 	passing = false;
@@ -117,7 +117,7 @@ proctype Drain_all()
 	}
 }
 
-/* The others: with a flush or without one. */
+/* With a flush or without. */
 proctype Drain()
 {
 	byte page, label, taken, nr, need;
@@ -125,7 +125,7 @@ proctype Drain()
 end:	do
 	:: nempty(lot) -> drain_node()
 	:: nempty(lot) ->
-		/* luf_drain_aged(): up to any label, as the CPUs have caught up */
+		/* luf_drain_aged(): any generation, as CPUs may have caught up */
 		if
 		:: need = luf_done
 		:: need = clock

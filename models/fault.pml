@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * R3 (a): once a private copy is mapped where reclaim cleared a PTE, no CPU reads
- * the frame that was there. Two pages of mm A, each under a page table lock of its
- * own; a reclaimer for each; write faults; drains.
+ * R3 (a): once a private copy is mapped over a deferred flush, no CPU reads the old frame.
+ * Two pages of mm A under a page table lock each, a reclaimer for each, write faults,
+ * drains.
  */
 #define NPAGE		2
 #define NPROC		5
@@ -22,7 +22,7 @@ proctype Reclaim(byte me)
 	d_step { MB(me) -> tlb_gen++ };
 	/* __luf_defer() */
 	ledger_owe(me);
-#ifdef NO_LABEL_MAX		/* the mm's label only grows */
+#ifdef NO_LABEL_MAX		/* the mm's generation only grows */
 	mm_label = label;
 #else
 	mm_label = (label > mm_label -> label : mm_label);
@@ -48,16 +48,16 @@ proctype Fault(byte me, n)
 			if
 			:: luf_done >= label
 			:: else ->
-#ifndef NO_FLUSH_CLOCK		/* labels that are given out from now on are greater */
+#ifndef NO_FLUSH_CLOCK		/* later generations are greater */
 				d_step { MB(me) -> clock = (label > clock -> label : clock) };
 #endif
-				/* arch_flush_tlb_batched_pending() */
+				/* flush_tlb_mm() */
 				d_step { MB(me) -> tlb_gen++ };
 				flush_cpus(me, mm_cpus)
 			fi;
 			d_step {
 				if
-#ifdef NO_FORGET_CMPXCHG	/* only the label that was looked at is forgotten */
+#ifdef NO_FORGET_CMPXCHG	/* only the generation that was read is forgotten */
 				:: true -> mm_label = 0
 #else
 				:: mm_label == label -> mm_label = 0
@@ -68,7 +68,7 @@ proctype Fault(byte me, n)
 		fi;
 		label = 0;
 #endif
-		/* set_pte_range(): what the address denotes is another frame */
+		/* set_pte_range(): the address denotes another frame */
 		bad[n] = true
 	fi;
 	ptl[n] = false

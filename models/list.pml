@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * R1, what is unmapped lazily and then not parked: one reclaimer and its list of
- * two folios, the first of two pages, each of them kept, freed as usual or parked;
- * a drain. No CPU reads a frame after the page allocator got it.
+ * R1, folios unmapped with a deferred flush but kept: no CPU reads a frame that the page
+ * allocator has. A reclaimer has two folios, the first of two pages. Each is kept, freed or
+ * deferred, beside a drain.
  */
-#define NPAGE		3	/* 0 and 1: the first folio; 2: the second */
+#define NPAGE		3	/* 0, 1: the first folio; 2: the second */
 #define NPROC		2
 #define LOT
 
@@ -15,19 +15,19 @@
 /* current->tlb_ubc */
 bool	owed, kept, unmapping;
 byte	luf_folio = NONE;
-byte	batch;			/* the CPUs of the usual batch */
-bool	held[2];		/* the lot has a reference to the folio */
+byte	batch;			/* CPUs of the usual batch */
+bool	held[2];		/* the node's list has a reference to the folio */
 
 /*
- * luf_hold(): the folio that was unmapped last stays. The lot has a reference, and
- * lets go of the frame as of one that is parked; or there is no room.
+ * luf_hold() of the last unmapped folio: the list has a reference and drops it like a
+ * deferred page, or has no room. (The kernel holds small folios only.)
  */
 inline hold()
 {
 	if
 	:: kept = true
 #ifndef NO_KEPT
-#ifdef NO_HOLD_LABEL		/* the label is the clock's next value */
+#ifdef NO_HOLD_LABEL		/* the generation is the clock's next value */
 	:: label = clock;
 #else
 	:: label = clock + 1;
@@ -43,13 +43,13 @@ inline hold()
 	owed = false
 }
 
-/* luf_try_to_unmap(), what comes before try_to_unmap() */
+/* luf_try_to_unmap() before try_to_unmap() */
 inline begin_unmap(f)
 {
 	if
 	:: true ->
 		if
-		:: owed -> hold()	/* what an earlier folio is owed */
+		:: owed -> hold()	/* an earlier folio's deferred flush */
 		:: else
 		fi;
 		d_step {
@@ -58,11 +58,11 @@ inline begin_unmap(f)
 #endif
 			unmapping = true;
 			luf_folio = f }
-	:: skip			/* not luf_may_defer() */
+	:: skip			/* not luf_may_defer_file() */
 	fi
 }
 
-/* One PTE in try_to_unmap(): deferred if it is clean and nobody writes. */
+/* One PTE in try_to_unmap(), deferred or not. */
 inline unmap(n)
 {
 	STORE(me, n, 0);
@@ -102,7 +102,7 @@ inline unmap_flush()
 #define PARK		2
 #define KEEP		3
 
-/* What shrink_folio_list() does with the folio after it is unmapped. */
+/* shrink_folio_list() after unmapping. */
 inline dispose(f, fate)
 {
 	unmapping = false;
@@ -112,7 +112,7 @@ inline dispose(f, fate)
 		d_step {
 			/* luf_park() */
 			if
-#ifdef NO_PARK_FOLIO		/* only the folio that was unmapped lazily */
+#ifdef NO_PARK_FOLIO		/* only the folio with the deferred flush */
 			:: owed ->
 #else
 			:: owed && luf_folio == f ->
@@ -159,7 +159,7 @@ proctype Reclaim(byte me)
 	:: pte[2] ->
 		begin_unmap(2);
 		unmap(2)
-	:: else			/* it is not mapped */
+	:: else			/* not mapped */
 	fi;
 	dispose(2, fate1);
 	unmap_flush();
@@ -181,7 +181,7 @@ proctype Reclaim(byte me)
 		}
 	:: else
 	fi;
-	/* Back on the LRU list, truncated by somebody, and freed. */
+	/* Back on the LRU list, truncated and freed. */
 	d_step {
 		if
 		:: fate0 == KEEP && !held[0] -> bad[0] = true; bad[1] = true

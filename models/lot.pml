@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * R1 and R5: no CPU reads a frame after the page allocator got it. Reclaimers
- * unmap and park one page each; drains give back with and without a flush; CPUs
- * compute, switch to another mm and back, and are lazy.
+ * R1 and R5: no CPU reads a frame that the page allocator has. Reclaimers defer one page
+ * each, drains free with and without a flush, and CPUs compute, switch to another mm and
+ * back, and are lazy.
  */
 #ifndef NRECLAIM
 #define NRECLAIM	2
@@ -33,16 +33,16 @@ proctype Reclaim(byte me)
 	/* try_to_unmap(), with the page table lock held */
 	STORE(me, me, 0);
 	/* arch_luf_unmapped() */
-#ifdef NO_TLB_GEN		/* tlb_gen is raised: who loads the mm later sees it */
+#ifdef NO_TLB_GEN		/* tlb_gen is raised: a later load of the mm sees it */
 	MB(me);
-#elif defined(NO_UNMAP_MB)	/* a full barrier between the PTE and the look at the mask */
+#elif defined(NO_UNMAP_MB)	/* a full barrier between the PTE and mm_cpumask() */
 	tlb_gen++;
 #else
 	d_step { MB(me) -> tlb_gen++ };
 #endif
 	ledger_owe(me);
-	/* luf_put_into_lot(); the clock moves after many */
-#ifdef NO_PARK_LABEL		/* the label is the clock's next value */
+	/* luf_put_into_lot(); there the clock moves once per many pages */
+#ifdef NO_PARK_LABEL		/* the generation is the clock's next value */
 	label = clock;
 #else
 	label = clock + 1;
@@ -52,7 +52,7 @@ proctype Reclaim(byte me)
 }
 
 #ifdef OTHER_FLUSH
-/* Somebody flushes mm A for a reason of its own: flush_tlb_mm_range(). */
+/* A foreign flush of mm A: flush_tlb_mm_range(). */
 proctype Other(byte me)
 {
 	tlb_gen++;

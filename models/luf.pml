@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the models share: memory with store buffers, the CPUs with their TLBs,
- * and the ledger of mm/luf.c. README.md says what stands for what.
- *
- * The including model says how many CPUs (NCPU), processes with a store buffer
- * (NPROC, the CPUs last if they are lazy) and pages (NPAGE) there are, and what the CPUs do
- * besides computing (SWITCH, LAZY).
+ * Common parts of the models: memory with store buffers, CPUs with TLBs, the ledger of
+ * mm/luf.c. README.md maps names to the kernel's. The including model defines NCPU, NPROC
+ * (processes with a store buffer, lazy CPUs last), NPAGE, and the CPUs' work besides
+ * computing (SWITCH, LAZY).
  */
 
-#define CPU_ME(c)	(NPROC - NCPU + (c))	/* the store buffer of CPU c */
+#define CPU_ME(c)	(NPROC - NCPU + (c))	/* its store buffer */
 #define BIT(n)		(1 << (n))
 
 /* --- Memory ----------------------------------------------------------------- */
 
-/* What all processes see. A store waits in its process's buffer first: TSO. */
+/* Seen by all processes. TSO: a store waits in its process's buffer first. */
 bool	pte[NPAGE];		/* of mm A: maps page n read-only, or nothing */
 byte	tlb_gen;		/* of mm A */
 byte	mm_cpus;		/* of mm A: mm_cpumask() */
@@ -24,12 +22,12 @@ byte	luf_done = 1;	/* luf.done */
 byte	seen[NCPU];		/* luf_seen */
 bool	lazy[NCPU];		/* is_lazy */
 bool	init_mm[NCPU];		/* loaded_mm is init_mm */
-byte	file_label;		/* the last flush that the file is owed */
-byte	writecount;		/* i_writecount of the file */
+byte	file_label;		/* generation of the file (i_luf_label) */
+byte	writecount;		/* the file's i_writecount */
 
-/* Addresses of what is stored through a buffer. */
+/* Addresses of buffered stores. */
 #define A_FILE_LABEL	103	/* a compare and exchange: never lowers it */
-#define A_WRITE_INC	102	/* an increment, as far as the others see */
+#define A_WRITE_INC	102	/* an increment, for the others */
 #define A_LAZY		110
 #define A_INIT_MM	120
 
@@ -37,7 +35,7 @@ chan buffer[NPROC] = [2] of { byte, byte };
 
 #define STORE(me, addr, value)	buffer[me]!addr,value
 #define FENCED(me)		empty(buffer[me])
-/* smp_mb(), and what every locked instruction starts with. */
+/* smp_mb(), and the first part of every locked instruction. */
 #define MB(me)			FENCED(me)
 
 inline commit(p)
@@ -58,7 +56,7 @@ inline commit(p)
 	value = 0
 }
 
-/* The buffers drain whenever they like. */
+/* Buffers drain at any time. */
 active proctype Memory()
 {
 	byte addr, value;
@@ -86,16 +84,16 @@ end:	do
 	od
 }
 
-/* --- CPUs ---------------------------------------------------------------------- */
+/* --- CPUs --------------------------------------------------------------------- */
 
-byte	tlb[NCPU];		/* a bit per page of mm A that is cached */
-byte	gen[NCPU];		/* the tlb_gen of mm A that this CPU has reached */
+byte	tlb[NCPU];		/* a bit per cached page of mm A */
+byte	gen[NCPU];		/* the tlb_gen of mm A that it has reached */
 bool	loaded[NCPU];		/* CR3 has mm A */
 bool	user[NCPU];		/* may use entries of mm A: runs a thread of it */
-byte	ipi[NCPU];		/* who waits for this CPU to flush: a bit each */
-bool	bad[NPAGE];		/* nobody may read the frame that page n had */
+byte	ipi[NCPU];		/* initiators that wait for its flush, a bit each */
+bool	bad[NPAGE];		/* no CPU may read page n's old frame */
 
-/* Fills the TLB whenever it likes, and reads through it. */
+/* Fills the TLB and reads through it at any time. */
 proctype Walker(byte c)
 {
 end:	do
@@ -112,7 +110,7 @@ end:	do
 	od
 }
 
-/* Drop what is stale, if reached says that something is. */
+/* Drops the TLB if reached differs. */
 inline catch_up()
 {
 	d_step {
@@ -123,7 +121,7 @@ inline catch_up()
 	}
 }
 
-/* luf_caught_up(). Visible at once: later only means that more is flushed. */
+/* luf_caught_up(). Visible at once: a delay means more flushes. */
 inline caught_up()
 {
 	seen[c] = look;
@@ -131,7 +129,7 @@ inline caught_up()
 	reached = 0
 }
 
-/* luf_look_at_clock() comes before tlb_gen is read. */
+/* luf_look_at_clock() precedes the read of tlb_gen. */
 #ifdef NO_LOOK_FIRST		/* smp_rmb() in luf_look_at_clock() */
 #define LOOK_EARLY
 #define LOOK_LATE	; look = clock
@@ -140,7 +138,7 @@ inline caught_up()
 #define LOOK_LATE
 #endif
 
-/* A CPU that computes, and takes interrupts. */
+/* Computes and takes interrupts. */
 proctype Cpu(byte c)
 {
 	byte look, reached, who;
@@ -196,7 +194,7 @@ end:	do
 #ifdef NO_LOOK_FIRST
 		look = clock;
 #endif
-#ifdef NO_SWITCH_COMPARE	/* Linux: a load of an mm compares tlb_gen */
+#ifdef NO_SWITCH_COMPARE	/* Linux: loading an mm compares tlb_gen */
 		reached = gen[c];
 #endif
 		d_step { catch_up(); loaded[c] = true };
@@ -207,7 +205,7 @@ end:	do
 		/* enter_lazy_tlb() */
 		atomic { user[c] = false; is_lazy = true; STORE(CPU_ME(c), A_LAZY + c, 1) }
 	:: d_step { is_lazy LOOK_EARLY };
-		/* switch_mm_irqs_off() to the mm that is still loaded */
+		/* switch_mm_irqs_off() to the mm that is loaded */
 		atomic { is_lazy = false; STORE(CPU_ME(c), A_LAZY + c, 0) };
 #ifndef NO_LAZY_MB		/* Linux: smp_mb() in switch_mm_irqs_off() */
 		MB(CPU_ME(c));
@@ -225,7 +223,7 @@ end:	do
 	od
 }
 
-/* Interrupt the CPUs of flushing and wait for them. Sending is a full barrier. */
+/* Interrupt the CPUs and wait for them. An IPI is a full barrier. */
 inline flush_cpus(me, cpus)
 {
 	MB(me);
@@ -248,11 +246,11 @@ inline flush_cpus(me, cpus)
 #endif
 }
 
-/* --- The ledger ------------------------------------------------------------------ */
+/* --- The ledger ----------------------------------------------------------------- */
 
 #define LOCK(me, lock)	d_step { MB(me) && !(lock) -> lock = true }
 
-/* A CPU of the mm is owed a flush: luf_raise(). */
+/* luf_raise() for a CPU of the mm */
 inline owe_cpu(c)
 {
 	if
@@ -266,27 +264,27 @@ inline owe_cpu(c)
 	fi
 }
 
-/* luf_ledger_owe(), after arch_luf_unmapped(). Sets label; cpus is scratch. */
+/* luf_ledger_owe(), after arch_luf_unmapped(). Sets label. */
 inline ledger_owe(me)
 {
 	label = clock + 1;
 	cpus = mm_cpus;
-#ifndef NO_OWE_ADD		/* the CPUs are owed */
+#ifndef NO_OWE_ADD		/* CPUs are noted as pending */
 	owe_cpu(0);
 #if NCPU > 1
 	owe_cpu(1);
 #endif
 #endif
 	cpus = 0;
-#ifndef NO_OWE_LAST		/* the label comes from the clock after that */
+#ifndef NO_OWE_LAST		/* the generation is read after that */
 	label = clock + 1
 #endif
 }
 
-/* luf_reached(): may the CPU use an entry that became stale with a label up to upto? */
+/* luf_reached(): may the CPU use an entry that went stale up to upto? */
 inline look_behind(c, upto)
 {
-#ifndef NO_OWED			/* what the CPU is owed at all */
+#ifndef NO_OWED			/* only flushes that the CPU is owed */
 	behind = (seen[c] < upto && seen[c] < cpu_owed[c]);
 #else
 	behind = (seen[c] < upto);
@@ -324,7 +322,7 @@ inline ledger_settle(me, need)
 		if
 		:: luf_done >= need
 		:: else ->
-#ifndef NO_CLOCK_FIRST		/* what is owed up to need is complete */
+#ifndef NO_CLOCK_FIRST		/* flushes up to need are all noted */
 			d_step {
 				MB(me) ->
 				if
@@ -332,7 +330,7 @@ inline ledger_settle(me, need)
 				:: else
 				fi };
 #endif
-#ifdef NO_DONE_AFTER		/* smp_store_release() of luf.done after the flush */
+#ifdef NO_DONE_AFTER		/* luf.done moves after the flush */
 			d_step { MB(me) -> luf_done = need };
 #endif
 			settle_cpu(0);
@@ -347,7 +345,7 @@ inline ledger_settle(me, need)
 				:: else
 				fi };
 #endif
-#ifndef NO_FLUSH		/* who is behind is flushed */
+#ifndef NO_FLUSH		/* pending CPUs are flushed */
 			if
 			:: flushing -> flush_cpus(me, flushing)
 			:: else
@@ -361,7 +359,7 @@ inline ledger_settle(me, need)
 	fi
 }
 
-/* Scratch of ledger_settle() and ledger_settled(). */
+/* Scratch. */
 #define SETTLE_VARS byte flushing; bool behind
 
 /* One CPU of luf_ledger_aged() */
@@ -381,7 +379,7 @@ inline settled_cpu(c)
 	fi
 }
 
-/* luf_ledger_aged() on CPU here, or elsewhere if that is NCPU. Sets label. */
+/* luf_ledger_aged() on CPU here, or elsewhere for NCPU. Sets label. */
 inline ledger_settled(me, oldest)
 {
 #ifdef NO_SETTLED_MB		/* smp_mb(): the clock before the CPUs */
@@ -418,11 +416,11 @@ inline ledger_settled(me, oldest)
 	label = (luf_done > label -> luf_done : label)
 }
 
-/* --- The lot, as far as labels go; drain.pml has the list ------------------------- */
+/* --- The deferred-free list (lot), by generations; drain.pml has the list --------- */
 
 #ifdef LOT
 
-byte	parked[NPAGE];		/* the page's label, 0 if it is not in the lot */
+byte	parked[NPAGE];		/* the page's generation; 0: not deferred */
 byte	newest;			/* lot->newest */
 
 inline lot_add(n)
@@ -462,7 +460,7 @@ inline release(settled)
 	}
 }
 
-/* With a flush, without one, or now the one and now the other. */
+/* With a flush, without one, or either. */
 #define FULL	1
 #define AGED	2
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * R2: no store through a stale entry. A CPU with one entry stores through it; an
- * mprotect() takes away the right to write and has not flushed yet; a reclaimer
- * clears the PTE, and defers its flush if it is read-only and clean.
+ * R2: no store goes through an entry with a deferred flush. A CPU stores through its entry,
+ * an mprotect() has not flushed yet, and a reclaimer defers the flush of a read-only, clean
+ * PTE.
  */
 bool	present = true, writable, dirty;		/* the PTE */
 bool	cached, cached_writable, cached_dirty;		/* the CPU's entry */
-bool	deferred;		/* the PTE is cleared and its flush is deferred */
-bool	flush;			/* the CPU is asked to flush */
+bool	deferred;		/* the PTE is cleared, its flush deferred */
+bool	flush;			/* a flush request to the CPU */
 bool	ptl;
 
 proctype Cpu()
@@ -17,7 +17,7 @@ end:	do
 		cached = true; cached_writable = writable; cached_dirty = dirty }
 	:: d_step { flush -> cached = false; flush = false }
 	:: d_step { cached && cached_writable && cached_dirty -> assert(!deferred) }
-#ifdef NO_WALK			/* the CPU: the first store walks the page table again */
+#ifdef NO_WALK			/* CPU: the first store walks the page table */
 	:: d_step { cached && cached_writable && !cached_dirty -> assert(!deferred) }
 #else
 	:: d_step { cached && cached_writable && !cached_dirty && present && writable ->
@@ -50,10 +50,10 @@ proctype Reclaim()
 	d_step { present = false; was_writable = writable; was_dirty = dirty };
 	/* __luf_defer() */
 	if
-#ifndef NO_DIRTY_CHECK		/* dirty PTEs are flushed as usual */
+#ifndef NO_DIRTY_CHECK		/* dirty PTEs are flushed as in stock */
 	:: was_dirty
 #endif
-#ifndef NO_WRITE_CHECK	/* writable PTEs are flushed as usual */
+#ifndef NO_WRITE_CHECK	/* writable PTEs are flushed as in stock */
 	:: was_writable
 #endif
 	:: else -> deferred = true

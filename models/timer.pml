@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * No window stays open: the work that closes them runs as long as something is
- * owed. Reclaimers owe a flush each; the work runs whenever it is queued. In the end,
- * when nothing moves any more, everything that was owed has been flushed.
+ * Bounded stale-TLB windows: the work that closes them runs while a flush is owed.
+ * Reclaimers owe a flush each. When nothing moves any more, all of them are done.
  */
 #define NRECLAIM	2
 #define WORK		NRECLAIM	/* its store buffer */
 
 bool	armed;			/* luf_stale_armed */
 bool	queued;			/* luf_stale_work is pending */
-bool	owed[NRECLAIM];		/* this one's flush: what luf_newest stands for */
+bool	owed[NRECLAIM];		/* its flush, part of luf_newest */
 bool	flushed[NRECLAIM];
-bool	stale[NRECLAIM];	/* luf_stale_label: owed when the work ran last */
+bool	stale[NRECLAIM];	/* luf_stale_label: owed at the last run */
 
-/* Stores wait in their process's buffer first: TSO. */
+/* TSO: stores wait in their process's buffer. */
 #define A_ARMED		10
 chan buffer[NRECLAIM + 1] = [2] of { byte, bool };
 
@@ -91,7 +90,7 @@ end:	do
 	od
 }
 
-/* When nothing else can move. */
+/* Nothing else can move. */
 active proctype End()
 {
 	timeout;

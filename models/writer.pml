@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * R3 (b): once an open for writing has returned and the file was written, no CPU
- * reads what was there before. Reclaimers unmap one page of the file each;
- * openers open, write and close.
+ * R3 (b): after an open for writing and a write, no CPU reads older content. Reclaimers
+ * unmap one page of the file each. Openers open, write and close.
  */
 #define NRECLAIM	2
 #ifndef NOPEN
@@ -13,11 +12,11 @@
 
 #include "luf.pml"
 
-/* The pages are alike: one that a CPU reads, the other is any other page. */
+/* Pages are alike: CPUs read this one, the other stands for the rest. */
 #define OBSERVED	1
 
-bool	gone[NPAGE];		/* out of the page cache: a writer gets another frame */
-bool	dirty[NPAGE];		/* written in the page cache: stays there */
+bool	gone[NPAGE];		/* out of the page cache: writers get another frame */
+bool	dirty[NPAGE];		/* written, and stays in the page cache */
 
 proctype Reclaim(byte me)
 {
@@ -29,16 +28,16 @@ proctype Reclaim(byte me)
 	d_step { MB(me) -> tlb_gen++ };
 	/* __luf_defer() */
 	ledger_owe(me);
-#ifdef NO_FILE_MAX		/* the file's label only grows */
+#ifdef NO_FILE_MAX		/* the file's generation only grows */
 	STORE(me, A_FILE_LABEL, label);
-#elif !defined(NO_FILE_LABEL)	/* the file's label is raised */
+#elif !defined(NO_FILE_LABEL)	/* the file's generation is raised */
 	if
 	:: file_label >= label
 	:: else -> STORE(me, A_FILE_LABEL, label)
 	fi;
 #endif
 	label = 0;
-#ifndef NO_DEFER_MB		/* smp_mb(): the label before i_writecount */
+#ifndef NO_DEFER_MB		/* smp_mb(): the generation before i_writecount */
 	MB(me);
 #endif
 #ifndef NO_WRITECOUNT		/* the look at i_writecount */
@@ -46,7 +45,7 @@ proctype Reclaim(byte me)
 #else
 	deferred = true;
 #endif
-	/* The usual batch is flushed here: its own window is as in stock Linux. */
+	/* The usual batch is flushed here, as in stock. */
 	if
 	:: !deferred -> flush_cpus(me, mm_cpus)
 	:: else
@@ -75,13 +74,13 @@ proctype Opener(byte me)
 	SETTLE_VARS;
 
 	/* get_write_access() */
-#ifdef NO_WRITER_MB		/* smp_mb__after_atomic(): i_writecount before the label */
+#ifdef NO_WRITER_MB		/* smp_mb__after_atomic(): i_writecount before the generation */
 	STORE(me, A_WRITE_INC, 0);
 #else
 	d_step { MB(me) -> writecount++ };
 #endif
 	/* luf_write_access() */
-#ifndef NO_WRITER_FLUSH		/* what is owed is flushed */
+#ifndef NO_WRITER_FLUSH		/* deferred flushes of the file */
 	need = file_label;
 	ledger_settle(me, need);
 #endif
@@ -93,7 +92,7 @@ proctype Opener(byte me)
 }
 
 #ifdef DRAIN
-/* A flush for another reason. */
+/* A foreign flush. */
 proctype Drain(byte me)
 {
 	byte need;
