@@ -146,7 +146,7 @@ _NO_MIGRATION = {
     )
 }  # fmt: skip
 _KVM = {"VIRTUALIZATION": "y", "KVM": "y", "KVM_INTEL": "y", "KVM_AMD": "y", "MMU_NOTIFIER": "y"}
-# The hooks in code that the lab's kernels do not have.
+# With the file system code that the lab's kernels lack; Quell has hooks there.
 _FILES = {
     "QUOTA": "y", "QFMT_V2": "y", "XFS_QUOTA": "y", "XFS_ONLINE_SCRUB": "y",
     "XFS_ONLINE_REPAIR": "y", "NFSD": "y", "NFSD_V4": "y", "NFSD_BLOCKLAYOUT": "y",

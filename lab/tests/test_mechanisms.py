@@ -24,10 +24,11 @@ def test_the_kernel_has_the_same() -> None:
 
 
 def counters() -> set[str]:
-    """Quell's own in /proc/vmstat, as the hooks add them."""
+    """Quell's own in /proc/vmstat, as the hooks and their header add them."""
     part = tree.read_kernel_part(tree.kernel_dir())
     added = "".join(hook.sections.get("mm/vmstat.c", "") for hook in part.hooks)
-    return set(re.findall(r'^\+\t"(\w+)",', added, re.M))
+    events = part.files["include/linux/quell_events.h"].content.decode()
+    return {*re.findall(r'^\+\t"(\w+)",', added, re.M), *re.findall(r'^QUELL_EVENT\(\w+, "(\w+)"\)', events, re.M)}
 
 
 @pytest.mark.parametrize("one", mechanisms.load(), ids=lambda one: one.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Mutants: each deliberate fault of the debug kernel has to be caught; see checks/torture.py."""
+"""Mutants: each mutation of the debug kernel has to be caught; see checks/torture.py."""
 
 from __future__ import annotations
 

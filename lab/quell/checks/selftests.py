@@ -81,7 +81,6 @@ _XFS = (
     "truncate -s 300M /dev/shm/xfs; mkfs.xfs -q /dev/shm/xfs; mkdir -p /mnt/xfs;"
     " mount $(losetup -f --show /dev/shm/xfs) /mnt/xfs"
 )
-_NO_FAILURE = "the lab's kernels do not handle memory failure"
 _OVERCOMMIT = "echo 1 > /proc/sys/vm/overcommit_memory"
 # The arguments are those of mm/run_vmtests.sh, smaller where a test would take minutes under
 # emulation.
@@ -151,8 +150,8 @@ _MM = (
     Selftest("mm", "uffd-stress hugetlb-private 32 4", 120, huge=_HUGE_PAGES),
     Selftest("mm", "uffd-stress shmem 20 16", 120),
     Selftest("mm", "uffd-stress shmem-private 20 16", 120),
-    Selftest("mm", "hugetlb-soft-offline", hopeless=_NO_FAILURE),
-    Selftest("mm", "hugetlb-read-hwpoison", hopeless=_NO_FAILURE),
+    Selftest("mm", "hugetlb-soft-offline", huge=_HUGE_PAGES),
+    Selftest("mm", "hugetlb-read-hwpoison", huge=_HUGE_PAGES),
 )
 _PROC = (
     "fd-001-lookup", "fd-002-posix-eq", "fd-003-kthread", "proc-2-is-kthread", "proc-loadavg-001",

@@ -4,7 +4,7 @@
 ``luf_torture`` (a selftest) reads and judges, the kernel's torture module poisons
 and drains, and the ledger of the debug kernel (``luf_debug``) checks its rules.
 The kernel as it is must come through without a word from any of them. Then each
-deliberate fault that the debug kernel has (a *mutant*) is switched on, of whichever
+mutation of the debug kernel (a *mutant*) is switched on, of whichever
 mechanism: one of the three must catch it, or a selftest that looks for one case on
 purpose; or else they are not good enough to say anything.
 """

@@ -7,7 +7,7 @@ of ./quell export applied with git am, models its protocol checked with spin,
 kunit its unit tests in a VM, vm what only booted kernels show, own the user's own
 data and compare --here in a VM. Only where they are
 named, or with --full: torture, the selftests and lazy unmap flush under attack on
-the debug kernel; mutants, the same with each deliberate fault of that kernel,
+the debug kernel; mutants, the same with each mutation of that kernel,
 which has to be caught; selftests, Linux's own, whose results have to be the same
 on stock and on Quell; builds, in which Quell is compiled in many configurations,
 without a warning that stock does not have; coccinelle, Linux's semantic checks of

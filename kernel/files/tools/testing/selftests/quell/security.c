@@ -664,8 +664,8 @@ static int only_root_writes(const char *name, const struct stat *st, int type, s
 }
 
 static const char * const parameters[] = {
-	"/sys/module/luf_debug/parameters", "/sys/module/luf_torture/parameters",
-	"/sys/module/quell_mutants/parameters",
+	"/sys/module/luf_lot/parameters", "/sys/module/luf_debug/parameters",
+	"/sys/module/luf_torture/parameters", "/sys/module/quell_mutants/parameters",
 };
 
 /* Exit code: files that a user can open for writing. */
@@ -714,7 +714,8 @@ static int nr_debugfs;
 static int look_for_ours(const char *name, const struct stat *st, int type, struct FTW *at)
 {
 	static const char * const words[] = {
-		"quell", "luf", "early_ack", "folio_order", "rmap_batch",
+		"quell", "luf", "early_ack", "folio_order", "rmap_batch", "writeout_batch",
+		"gather_range",
 	};
 	const char *base = name + at->base;
 
@@ -792,6 +793,7 @@ static void test_permissions(void)
 		complain("/sys/kernel/tracing", "others may enter it");
 	nftw("/sys/kernel/tracing/events/luf", check_format, 8, FTW_PHYS);
 	nftw("/sys/kernel/tracing/events/early_ack", check_format, 8, FTW_PHYS);
+	nftw("/sys/kernel/tracing/events/writeout_batch", check_format, 8, FTW_PHYS);
 	tap_result(nr_files && !nr_wrong,
 		   "security permissions tracepoints: %d formats, %d wrong", nr_files, nr_wrong);
 }
@@ -934,7 +936,9 @@ static void victim(int unused)
 
 static void all_switches(const char *value)
 {
-	static const char * const names[] = { "luf", "rmap_batch", "early_ack", "folio_order" };
+	static const char * const names[] = {
+		"luf", "rmap_batch", "early_ack", "folio_order", "writeout_batch", "gather_range",
+	};
 	char file[128];
 
 	for (unsigned long i = 0; i < sizeof(names) / sizeof(*names); i++) {
