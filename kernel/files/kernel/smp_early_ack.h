@@ -1,20 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Calls of functions with the argument in the message, and acknowledged early. For
- * kernel/smp.c only, whose static functions this calls. The argument why early
- * acknowledgment of a TLB flush is safe is at the head of arch/x86/mm/early_ack.c.
+ * Calls of functions whose argument is inlined in the message, and which may be acknowledged
+ * early. For kernel/smp.c only, whose static functions this calls. The head of
+ * arch/x86/mm/early_ack.c says why TLB flushes may be acknowledged before they run. Inlined
+ * requests were first published by Nadav Amit (RFC v2, 2019); here a flag of each message says
+ * whether it may be acknowledged early.
  *
- * smp_call_function_many_cond() has a call_single_data for each pair of CPUs. Here it
- * is the beginning of a cache line whose rest holds a copy of the argument, so the
- * target reads nothing else of the initiator's memory. Two bits say what to do:
+ * smp_call_function_many_cond() has a call_single_data for each pair of CPUs. Here the rest of its
+ * cache line holds a copy of the argument, so the target reads no other memory of the initiator.
+ * Two flags select the treatment:
  *
- * CSD_FLAG_INLINE	The argument is in the message.
- * CSD_FLAG_EARLY	The target copies the call, acknowledges it and then runs it, with
- *			interrupts off all the while. So the initiator can use the message
- *			again before its function has run.
+ * CSD_FLAG_INLINE: the argument is in the message.
  *
- * After a batch of such calls the target takes what was queued meanwhile. An initiator
- * that queues a call in that time sends no interrupt (early_ack_looks()).
+ * CSD_FLAG_EARLY: the target copies the call, acknowledges it and then runs it, with interrupts
+ * off throughout. So the initiator may use the message again before its function has run.
+ *
+ * After a batch of such calls the target takes the calls that were queued meanwhile. An initiator
+ * that queues one in that time sends no IPI (early_ack_looks()).
+ *
+ *  - A message has one user at a time: csd_lock() waits for the acknowledgment of the last call.
+ *    An initiator that may be preempted while it waits (since 7.0) finds its message free, or
+ *    waits for its next user's acknowledgment as well.
+ *  - The target unlinks and copies a message before the acknowledgment. Later it uses the address
+ *    for tracing only. early_ack_take()
+ *  - Flushes may run in another order than they were sent. Initiators raise tlb_gen before they
+ *    send, and flush_tlb_func() flushes a range only if nothing else is missing. Of several
+ *    requests the first that is behind flushes everything, and the others find nothing to do.
+ *  - A call that is queued without an IPI is found. Initiators read early_ack_looking after they
+ *    have queued; the target clears it before its last look at the queue. A full barrier on either
+ *    side makes at least one see the other. early_ack_looks(), early_ack_receive()
  */
 #ifdef CONFIG_QUELL_EARLY_ACK
 
@@ -33,10 +47,10 @@
 #define SCF_INLINE	BIT(2)
 #define SCF_EARLY	BIT(3)
 
-/* So many calls are acknowledged before the first of them runs. */
+/* Calls that are acknowledged before the first of them runs, at the most. */
 #define EARLY_ACK_BATCH	4
 
-/* A call_single_data, longer. */
+/* A call_single_data with an inlined argument. */
 struct early_ack_message {
 	struct __call_single_node node;
 	smp_call_func_t func;
@@ -56,7 +70,7 @@ struct early_ack_work {
 
 DEFINE_PER_CPU(bool, early_ack_owed);
 
-/* Calls that are queued for this CPU now are found without an interrupt. */
+/* Calls that are queued for this CPU now need no IPI. */
 static DEFINE_PER_CPU_SHARED_ALIGNED(bool, early_ack_looking);
 
 static u8 *early_ack_info(call_single_data_t *csd)
@@ -84,7 +98,7 @@ static DEFINE_PER_CPU(struct early_ack_late, early_ack_late) = {
 	.irq_work = IRQ_WORK_INIT_LAZY(early_ack_run_late),
 };
 
-/* Returns whether that is all that happens to @work. */
+/* Returns whether @work must not run now. */
 static bool early_ack_misbehave(const struct early_ack_work *work)
 {
 	struct early_ack_late *late = this_cpu_ptr(&early_ack_late);
@@ -107,7 +121,7 @@ static bool early_ack_misbehave(const struct early_ack_work *work)
 
 /* --- The initiator --------------------------------------------------------------- */
 
-/* @csd has its function, and is queued next. */
+/* Inline @info in @csd, which has its function and is queued next. */
 static __always_inline void early_ack_post(call_single_data_t *csd, const void *info,
 					   unsigned int scf_flags)
 {
@@ -121,7 +135,7 @@ static __always_inline void early_ack_post(call_single_data_t *csd, const void *
 	}
 }
 
-/* A call was added to @cpu's queue, which was empty: is it found without an interrupt? */
+/* A call was added to @cpu's queue, which was empty: is it found without an IPI? */
 static __always_inline bool early_ack_looks(int cpu)
 {
 	/* After llist_add(), a full barrier. Pairs with early_ack_receive(). */
@@ -133,7 +147,7 @@ static __always_inline bool early_ack_looks(int cpu)
 
 /* --- The target ------------------------------------------------------------------- */
 
-/* Run the @nr calls of @work. This CPU owes nothing afterwards. */
+/* Run the @nr calls of @work, and end the ack-to-flush window. */
 static noinline void early_ack_run(struct early_ack_work *work, unsigned int nr)
 {
 	unsigned int i;
@@ -149,8 +163,8 @@ static noinline void early_ack_run(struct early_ack_work *work, unsigned int nr)
 }
 
 /*
- * @csd is off the list: copy it to @work, where @nr are already, and acknowledge it. Its
- * initiator may use it again then.
+ * Copy @csd, which is off the list, to @work behind its first @nr calls, and acknowledge it. Then
+ * its initiator may use it again.
  */
 static noinline void early_ack_take(struct early_ack_work *work, unsigned int nr,
 				    call_single_data_t *csd)
@@ -173,7 +187,7 @@ static bool early_ack_is_inline(const call_single_data_t *csd)
 	       (CSD_TYPE_SYNC | CSD_FLAG_INLINE);
 }
 
-/* Returns @entry without the calls with CSD_FLAG_INLINE, which have run. */
+/* Run the calls with CSD_FLAG_INLINE of @entry, and return the others. */
 static struct llist_node *early_ack_run_inline(struct llist_node *entry)
 {
 	struct early_ack_work work[EARLY_ACK_BATCH] __uninitialized;
@@ -199,7 +213,7 @@ static struct llist_node *early_ack_run_inline(struct llist_node *entry)
 			nr = 0;
 			continue;
 		}
-		/* Nothing else runs while calls are owed. */
+		/* No other call runs in an ack-to-flush window. */
 		if (nr)
 			early_ack_run(work, nr);
 		nr = 0;
@@ -214,11 +228,10 @@ static struct llist_node *early_ack_run_inline(struct llist_node *entry)
 }
 
 /*
- * The queue was emptied, @entry is what was in it. Runs the calls whose argument is in
- * the message, before all others, and then those that came during the first round.
- * Interrupts off. Returns the other calls.
+ * Run the inlined calls of @entry, the emptied queue, and then those that came during this first
+ * round. Both precede all other calls, which are returned. Interrupts are off.
  *
- * Twice at most, so that initiators without a pause cannot keep a CPU here.
+ * Two rounds at most, so that a stream of initiators cannot keep a CPU here.
  */
 static struct llist_node *early_ack_receive(struct llist_node *entry)
 {
@@ -252,14 +265,14 @@ static void smp_call_function_many_cond(const struct cpumask *mask,
 
 /**
  * early_ack_call - on_each_cpu_cond_mask() with the argument in the message
- * @cond_func:	asked for each CPU of @mask whether it gets the call; or NULL
+ * @cond_func:	called for each CPU of @mask: does it get the call? NULL: all do
  * @func:	called with interrupts off; must not touch user memory
- * @info:	EARLY_ACK_INFO_SIZE bytes: @func gets a copy of them, on this CPU the original
- * @early:	return when the other CPUs have received the call; else when it has run there
- * @mask:	CPUs; only those that are online count
+ * @info:	EARLY_ACK_INFO_SIZE bytes; @func gets a copy, on this CPU the original
+ * @early:	return once the other CPUs have acknowledged; else once @func has run there
+ * @mask:	CPUs; offline ones are ignored
  *
- * With @early each CPU runs @func before anything else but other such calls. Process
- * context, interrupts on. Preemption disabled before Linux 7.0.
+ * With @early each CPU runs @func before anything but other such calls. Waits for the other CPUs.
+ * Process context, interrupts on; before Linux 7.0 with preemption disabled.
  */
 void early_ack_call(smp_cond_func_t cond_func, smp_call_func_t func, void *info,
 		    bool early, const struct cpumask *mask)

@@ -2,44 +2,56 @@
 /*
  * Large anonymous folios by default, sized by the faults of each VMA.
  *
- * Linux can back anonymous memory with folios of 16 KB and more. Each size is off by
- * default, because a size that is on is used for every fault that it fits, and programs that
- * touch memory here and there pay for pages that they never use. Here the page table decides
- * at each fault.
+ * Linux can back anonymous memory with folios of 16 KB and more. Each size is off by default: a
+ * size that is on is used for every fault that it fits, and programs that touch memory sparsely
+ * pay for pages that they never use. Here the page table decides at each fault.
  *
- * A *block* is an aligned range of 2^k pages in the VMA in which nothing is mapped. A fault
- * gets the largest block around it that has a *run* beside it: used pages, without a gap,
- * directly before the block or behind it, as many as the block has. Memory that is filled
- * from one end gets four single pages, then 16 KB, 32 KB, and 64 KB from then on. Memory
- * that is filled from several ends, as by an allocator of many sizes, has gaps; for up to
- * 64 KB it is enough if five eighths of the 64 pages before are used. Accesses at random to half
- * of the memory, and strides, have neither, and get single pages.
+ * First published by Ryan Roberts ("LARGE_ANON_FOLIO", v4, July/August 2023, with Yu Zhao's and
+ * Yin Fengwei's review; the allocator part is in Linux 6.8 as mTHP, where the administrator
+ * selects sizes). Here evidence beside each fault selects the size. The scan for underused huge
+ * pages is Usama Arif's (6.12), the reuse of large folios after fork David Hildenbrand's (6.15).
  *
- * A page is *used* if its PTE is young. All PTEs of a block are young from the beginning but
- * two, the *probes*: the one furthest from the fault, and the one in the middle. The CPU sets
- * their accessed bits with the first access. So a block that was not used is no run for the
- * next one, at a cost of two such assists per block. Reclaim clears accessed bits, too; that
- * makes runs shorter and no harm. Faults of get_user_pages() count old pages as well, since
- * MAP_POPULATE and mlock() walk through memory without an access.
+ * A *block* is an aligned range of 2^k pages of the VMA in which nothing is mapped. A *used* page
+ * has a young PTE. A fault gets the largest block around it that has a *run* beside it: used
+ * pages, without a gap, directly before the block or behind it, as many as the block has. Memory
+ * that is filled from one end gets four single pages, then 16 KB, 32 KB, and 64 KB from then on.
+ * An allocator of many sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64
+ * pages before are used. Random accesses to half of the memory, and strides, have neither, and get
+ * single pages.
  *
- * The *score* of the VMA makes runs worth more or less. It rises with faults that get a block
- * or are beside the page that came last, and falls with isolated ones. From SCORE_WARM on half
- * a run is enough, from SCORE_COLD down twice a run is needed. An isolated fault also looks at
- * the block that came last: if both probes are old that costs SCORE_UNUSED. Score and
- * place are one word of the VMA, written without a lock by faults that hold the VMA's lock or
- * the mmap lock for reading. Updates may be lost, and fork, split and merge copy it or not: it
- * is a hint, and never an address without a look at the page table.
+ * __folio_order_alloc() is called when no size of the administrator's can be had,
+ * folio_order_probe() after the PTEs were set, folio_order_reuse(), folio_order_underused() and
+ * folio_order_split_soon() by copy on write, reclaim and deferred_split_folio().
  *
- * How memory comes back:
- *  - A folio that is mapped in part, as the rest was unmapped or replaced, is split by a work
- *    item within a second, so the rest is free. Stock waits for reclaim.
- *  - Reclaim splits a folio of which a quarter is zeroes before it writes it to swap, and the
- *    zero page takes their place. That is Linux's underused scan, for these sizes.
- *  - A write after fork reuses a page of a large folio that this process alone maps: Linux
- *    does since 6.15, mm/quell_compat.c before.
+ * Invariants, with the enforcing function; KUnit tests, tests of selftest folio_order and
+ * mutations in brackets:
  *
- * First published: sizes by Ryan Roberts ("Multi-size THP for anonymous memory", 2023, in
- * Linux 6.8, off by default); underused huge pages by Usama Arif (2024, Linux 6.12).
+ *  - Untouched pages are no evidence. All PTEs of a block are young from the beginning but two,
+ *    the *probes*: at the block's end that is far from the fault, and in its middle. The CPU sets
+ *    their accessed bits with the first access, at a cost of two such assists per block. Reclaim
+ *    clears accessed bits, too; that makes runs shorter and does no harm. Faults of
+ *    get_user_pages() count old pages as well, since MAP_POPULATE and mlock() populate without an
+ *    access. __folio_order_probe(), folio_order_used() [probes_test, random_test, strided_test;
+ *    random, strided, mlock]
+ *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
+ *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
+ *    from SCORE_COLD down twice a run is needed. An isolated fault also looks at the last block:
+ *    if both probes are old that costs SCORE_UNUSED. folio_order_note() [score_test, unused_test;
+ *    learns]
+ *  - The hint is never trusted. Score and place of the last block are one word of the VMA, written
+ *    without a lock by faults that hold the VMA's lock or the mmap lock for reading. Updates may
+ *    be lost, and fork, split and merge copy it or not. No address is used from it without a look
+ *    at the page table. folio_order_unused(), __folio_order_probe() [races, threads, fork]
+ *  - No memory is reclaimed or compacted for these folios, and single pages are used while free
+ *    memory is short. folio_order_get(), folio_order_memory_short()
+ *  - The administrator's and the program's choices win. folio_order_orders(), folio_order_get()
+ *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb]
+ *  - Memory comes back. A work item splits a folio that is mapped in part within a second, so the
+ *    rest is free; stock waits for reclaim. Before reclaim writes a folio of which a quarter is
+ *    zeroes to swap, it splits it, and the zero page replaces these pages. A write after fork
+ *    reuses a page of a large folio that this process alone maps (before 6.15; then Linux does).
+ *    folio_order_split(), __folio_order_underused(), __folio_order_reuse() [partial unmap, give
+ *    back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  */
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
@@ -58,14 +70,14 @@
 /* Off until folio_order_init(). */
 DEFINE_STATIC_KEY_FALSE(folio_order_key);
 
-/* The largest folio of memory that is not advised, in kB; 0: none. */
+/* The largest folio of memory without MADV_HUGEPAGE, in kB; 0: none. */
 static unsigned int folio_order_max_kb __read_mostly;
-/* The orders whose mTHP control was written to: not ours. */
+/* Orders whose mTHP control was written to: this mechanism leaves them alone. */
 static unsigned long folio_order_manual __read_mostly;
 
 /* --- The policy: no side effects, see tests/folio_order-kunit.h ------------------ */
 
-/* The largest order for which it is enough that the memory before it is dense. */
+/* The largest order for which dense memory before it is enough. */
 #define FOLIO_ORDER_DENSE	4
 
 #define SCORE_MAX		8
@@ -99,14 +111,14 @@ static unsigned long hint_make(int score, unsigned long page, unsigned int order
 	       (u8)clamp(score, SCORE_MIN, SCORE_MAX);
 }
 
-/* Is @page beside the single page that came last? */
+/* Is @page beside the single page that was allocated last? */
 static bool hint_beside(unsigned long hint, unsigned long page)
 {
 	return !hint_order(hint) &&
 	       (page == hint_page(hint) + 1 || page + 1 == hint_page(hint));
 }
 
-/* So many used pages beside a block of @order make it worth while. */
+/* How many used pages beside a block of @order are enough. */
 static unsigned int folio_order_run(int score, unsigned int order)
 {
 	if (score >= SCORE_WARM)
@@ -126,8 +138,8 @@ static unsigned int folio_order_middle(unsigned int at, unsigned int nr)
 }
 
 /*
- * The word after a fault on @page, which got @order. @beside: a used page is next to it;
- * @unused: the last block was not used.
+ * The word after a fault on @page, which got @order. @beside: a used page is next to it; @unused:
+ * the last block was not used.
  */
 static unsigned long folio_order_note(unsigned long hint, unsigned long page,
 				      unsigned int order, bool beside, bool unused)
@@ -138,7 +150,7 @@ static unsigned long folio_order_note(unsigned long hint, unsigned long page,
 		score++;
 	else if (!beside)
 		score -= unused ? SCORE_UNUSED : 1;
-	/* Accesses at random: spare the others the cache line. */
+	/* Random accesses: do not dirty the cache line of other faults. */
 	if (!order && score < SCORE_MIN)
 		return hint;
 	return hint_make(score, page & -BIT(order), order);
@@ -179,12 +191,12 @@ static bool folio_order_free(const struct folio_order_fault *fault, unsigned int
 	return true;
 }
 
-/* Are @nr pages from @page on used, or, if @step is -1, down from it? */
+/* Are @nr pages from @page on (@step 1), or down from it (-1), used? */
 static bool folio_order_run_at(const struct folio_order_fault *fault, unsigned long page,
 			       int step, unsigned int nr)
 {
 	while (nr--) {
-		/* Page 0 is in no such VMA, and -1 neither. */
+		/* Page 0 is in no such VMA, nor is page -1. */
 		if (page < fault->start || page >= fault->end ||
 		    !folio_order_used(fault, folio_order_pte(fault, page)))
 			return false;
@@ -193,7 +205,7 @@ static bool folio_order_run_at(const struct folio_order_fault *fault, unsigned l
 	return true;
 }
 
-/* The same for the page table before that of the fault: the run ends there. */
+/* The same in the page table before that of the fault, whose end is the run's. */
 static bool folio_order_run_before(const struct folio_order_fault *fault, unsigned int nr)
 {
 	unsigned long addr = (fault->page & -(unsigned long)PTRS_PER_PTE) << PAGE_SHIFT;
@@ -228,7 +240,7 @@ static bool folio_order_has_run(const struct folio_order_fault *fault, int score
 }
 
 /*
- * Are five eighths of the 64 pages before the fault's 64 KB used? Looks at two of four, so that
+ * Are five eighths of the 64 pages before the fault's 64 KB used? Looks at two of four, such that
  * no stride passes for dense.
  */
 static bool folio_order_dense(const struct folio_order_fault *fault)
@@ -237,7 +249,7 @@ static bool folio_order_dense(const struct folio_order_fault *fault)
 	unsigned int nr = min(page - min(page, fault->start), 4 * BIT(FOLIO_ORDER_DENSE)) / 2;
 	unsigned int used = 0, i;
 
-	/* Half of that will do where the page table begins. */
+	/* Half of the 64 pages are enough where the page table begins. */
 	if (nr < BIT(FOLIO_ORDER_DENSE))
 		return false;
 	for (i = 0; i < nr && (i - used) * 8 <= nr * 3; i++)
@@ -252,7 +264,7 @@ static bool folio_order_beside(const struct folio_order_fault *fault)
 	       folio_order_run_at(fault, fault->page + 1, 1, 1);
 }
 
-/* Most accesses at random: programs that fill memory come by the ends of all blocks. */
+/* Random accesses: look only at the ends of four pages, where filled memory faults, too. */
 static bool folio_order_passes(int score, unsigned long page)
 {
 	return score <= SCORE_COLD && (page + 1) & 2;
@@ -268,7 +280,7 @@ static unsigned int folio_order_choose(const struct folio_order_fault *fault, in
 	if (score <= SCORE_COLD && !beside)
 		return 0;
 	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
-		/* Most faults end at the first page that they look at. */
+		/* Most faults fail here at the first page. */
 		good = folio_order_has_run(fault, score, order);
 		if (!good && order <= FOLIO_ORDER_DENSE && score > SCORE_COLD) {
 			if (dense < 0)
@@ -281,7 +293,7 @@ static unsigned int folio_order_choose(const struct folio_order_fault *fault, in
 	return 0;
 }
 
-/* Were both probes of the block that came last not used, but others of its pages? */
+/* Are two PTEs of the last block old, as probes are before their first access? */
 static bool folio_order_unused(const struct folio_order_fault *fault, unsigned long hint)
 {
 	unsigned long page = hint_page(hint), end = page + BIT(hint_order(hint));
@@ -322,9 +334,9 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
 }
 
 /*
- * Is free memory of this node short? Blocks use it up faster than kswapd is woken by single
- * pages, so it is woken halfway between the high watermark, where it stops, and the low one. Half
- * of the pages between low and min are left to single pages.
+ * Is free memory of this node short? Blocks use it up faster than single pages wake kswapd, so it
+ * is woken halfway between the high watermark, where it stops, and the low one. Half of the pages
+ * between low and min are left to single pages.
  */
 static bool folio_order_memory_short(unsigned int order)
 {
@@ -349,7 +361,7 @@ static bool folio_order_memory_short(unsigned int order)
 	return true;
 }
 
-/* Allocate one of @orders at the fault, the largest that can be had. */
+/* Allocate the largest of @orders that can be had at the fault. */
 static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 {
 	const gfp_t gfp = GFP_TRANSHUGE_LIGHT;
@@ -357,7 +369,7 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 	struct folio *folio;
 	unsigned int order;
 
-	/* VM_NOHUGEPAGE, PR_SET_THP_DISABLE, and others that are not to have any. */
+	/* VM_NOHUGEPAGE, PR_SET_THP_DISABLE, and other VMAs without large folios. */
 	orders = __thp_vma_allowable_orders(vma, vma->vm_flags, TVA_PAGEFAULT, orders);
 	if (!orders || folio_order_memory_short(highest_order(orders)))
 		return NULL;
@@ -384,6 +396,8 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 /**
  * __folio_order_alloc - a large folio for an anonymous write fault
  * @vmf:	the fault; vmf->pmd has a page table, none is locked, and the VMA has no ops
+ *
+ * May sleep.
  *
  * Return: a folio of order 2 at least, charged and zeroed, or NULL for a single page.
  */
@@ -433,7 +447,10 @@ note:
 	return folio;
 }
 
-/* @nr pages at @addr were mapped, at vmf->pte; if that is the VMA's last block: its probes. */
+/*
+ * Clear the probes' young bits: @nr pages at @addr were mapped, from vmf->pte on. Only if the hint
+ * still names this block.
+ */
 void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr)
 {
 	unsigned long hint = READ_ONCE(vmf->vma->folio_order);
@@ -450,7 +467,7 @@ void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int 
 /* --- How memory comes back ------------------------------------------------------------ */
 
 /*
- * Is a quarter of @folio zeroes? It may be written to meanwhile: the split looks at each page
+ * Is a quarter of @folio zeroes? Others may write to it meanwhile: the split looks at each page
  * again once that is unmapped.
  */
 bool __folio_order_underused(struct folio *folio)
@@ -469,7 +486,7 @@ bool __folio_order_underused(struct folio *folio)
 
 #define FOLIO_ORDER_SPLIT_TRIES	4
 
-/* Migration may leave the flag at a folio that is mapped as a whole. */
+/* Migration may leave the flag set on a folio that is mapped as a whole. */
 static bool folio_order_mapped_in_part(struct folio *folio)
 {
 	return folio_test_partially_mapped(folio) && !folio_entire_mapcount(folio) &&
@@ -482,7 +499,7 @@ static void folio_order_take(struct folio *folio, void *batch)
 		folio_batch_add(batch, folio);
 }
 
-/* Split the folios of a queue that are mapped in part. Returns the failures. May sleep. */
+/* Split the partially mapped folios of a queue. Returns the failures. May sleep. */
 static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg)
 {
 	unsigned long left, walked, failed = 0;
@@ -490,7 +507,7 @@ static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg)
 	struct folio *folio;
 
 	folio_batch_init(&batch);
-	/* What was looked at is at the end then, so the next round gets the others. */
+	/* A walk moves folios to the end, so the next round gets the others. */
 	for (left = deferred_split_count(nid, memcg); left; left -= walked) {
 		walked = deferred_split_walk(nid, memcg, folio_order_take, &batch,
 					     min(left, folio_batch_space(&batch)));
@@ -530,12 +547,12 @@ static void folio_order_split(struct work_struct *work)
 			cond_resched();
 		}
 	}
-	/* Whoever has a reference may keep it; reclaim tries again. */
+	/* A holder of a reference may keep it for long; reclaim tries again. */
 	if (failed && folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES)
 		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 
-/* A folio is in a queue, mapped in part. Any context. */
+/* A partially mapped folio was queued. Any context. */
 void __folio_order_split_soon(void)
 {
 	/* The work sees the folio, or this sees that the work has begun. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Large anonymous folios sized by faults: hooks. The policy is at the head of
+ * Large anonymous folios sized by faults: the hooks. The policy is at the head of
  * mm/folio_order.c.
  */
 #ifndef _MM_FOLIO_ORDER_H
@@ -12,8 +12,8 @@
 
 #ifndef arch_wants_anon_folio_size
 /*
- * Bytes: the largest folio of anonymous memory that is not advised. An architecture may
- * say another power of two, such as that from which on its TLB gains no more.
+ * Bytes of the largest folio of memory without MADV_HUGEPAGE. An architecture may return another
+ * power of two, such as the size from which on its TLB gains no more.
  */
 static inline unsigned int arch_wants_anon_folio_size(void)
 {
@@ -35,8 +35,8 @@ void __folio_order_split_soon(void);
 void folio_order_set_manual(unsigned int order);
 
 /*
- * For alloc_anon_folio(), when none of the sizes that the administrator chose can be
- * had: a large folio, or NULL for a single page.
+ * For alloc_anon_folio(), when no size that the administrator selected can be had. Returns a large
+ * folio, or NULL for a single page.
  */
 static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
 {
@@ -45,7 +45,7 @@ static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
 	return __folio_order_alloc(vmf);
 }
 
-/* After @nr PTEs of a new folio were set, vmf->pte is the first. */
+/* After @nr PTEs of a new folio were set, from vmf->pte on. */
 static inline void folio_order_probe(struct vm_fault *vmf, unsigned long addr,
 				     unsigned int nr)
 {
@@ -60,14 +60,14 @@ static inline bool folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
 	       __folio_order_reuse(vmf, folio);
 }
 
-/* Is @folio, a large one that goes to swap, to be split as much of it is zeroes? */
+/* Should @folio, which goes to swap, be split because a large part of it is zeroes? */
 static inline bool folio_order_underused(struct folio *folio)
 {
 	return folio_test_large(folio) && !folio_test_pmd_mappable(folio) &&
 	       static_branch_likely(&folio_order_key) && __folio_order_underused(folio);
 }
 
-/* A folio was queued for splitting; @partially_mapped: it is mapped in part. */
+/* A folio was queued for splitting; @partially_mapped: only a part of it is mapped. */
 static inline void folio_order_split_soon(bool partially_mapped)
 {
 	if (partially_mapped && static_branch_likely(&folio_order_key))

@@ -1,68 +1,82 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Lazy unmap flush (LUF): reclaim and migration unmap folios without a TLB flush.
- * The flush happens once for many, before their frames can be used again.
+ * Lazy unmap flush (LUF): reclaim and migration unmap folios without a TLB flush. One
+ * flush serves many folios, before their frames are reused.
  *
- * Stock reclaim clears the PTEs of some 31 folios, interrupts every CPU that may have
- * cached them, and frees the folios. Here the folios wait in a list, the lot of their
- * node. A drain flushes the CPUs that are still behind, and frees the lot in bulk. In
- * between a CPU may read a folio through an entry that it cached: it is still there, and
- * has the content that a fault would bring back. Migration is the same: the old frame
- * waits, and has the content of the new one.
+ * Stock reclaim clears the PTEs of about 31 folios, interrupts every CPU that may have
+ * cached them, and frees the folios. LUF puts the folios on the deferred-free list of
+ * their node instead (struct luf_lot; such folios are "parked"). A drain flushes the CPUs
+ * that are still pending and frees the list in bulk. Until then a CPU may read a folio
+ * through a stale TLB entry. The read is legal: the folio has the content that a fault
+ * would bring back. Migration works alike: the old frame has the content of the new one.
  *
- * The *window* of a PTE runs from its clearing until every CPU that may have cached it
- * has flushed; that flush is *owed* meanwhile. A *parked* folio is in a lot: unmapped,
- * out of the page cache, uncharged, with no reference. A *label* is a value that
- * luf_clock reaches after the PTE was cleared, tlb_gen raised and its CPUs noted.
+ * First published by Byungchul Park ("LUF (Lazy Unmap Flush)", v10, May 2024; RFC v12,
+ * February 2025). His version marks pages in the buddy allocator and checks at allocation.
+ * Here the pages wait on lists of their own, and the allocator's fast path has no check.
  *
- * R1, frames: no frame reaches the page allocator inside a window. Its label is settled
- * first. The full barriers let one see the other:
+ * Terms:
+ *  - The *stale-TLB window* of a PTE runs from its clearing until every CPU that may have
+ *    cached it has flushed.
+ *  - A *generation* ("label" in symbols) is a value that luf_clock reaches after the PTE
+ *    was cleared, tlb_gen raised and the CPUs recorded in luf_owed[].
+ *  - A CPU is *pending* for a generation until it flushes or catches up with tlb_gen. A
+ *    generation is *complete* when no CPU is pending for it or an older one.
  *
- *	unmap				drain of a label
- *	  clear the PTE, tlb_gen++	  the clock is at the label, or moves there
+ * The rules, each with its selftests, KUnit tests, mutations and models in brackets:
+ *
+ * R1, frames: no frame reaches the page allocator inside its stale-TLB window. luf_lot_take()
+ * releases complete generations only. [luf_stale release, full lot; LUF_NO_OWING,
+ * LUF_SKIP_FLUSH, LUF_RELEASE_EARLY; models lot, list] The full barriers order both sides:
+ *
+ *	initiator			drain of a generation
+ *	  clear the PTE, tlb_gen++	  luf_clock is there, or moves there
  *	  luf_owed[CPUs] = clock + 1	  full barrier
- *	  full barrier			  flush who has seen less than that
- *	  label = clock + 1		    and than what he is owed
- *					  luf.done = label
+ *	  full barrier			  flush each CPU whose luf_seen is less than
+ *	  label = clock + 1		    the generation and than its luf_owed
+ *					  luf.done = generation
  *
- * R2, writes: only read-only PTEs are deferred, of files only clean ones. No entry that
- * may be written is left by others either:
+ * R2, writes: only read-only PTEs are deferred, of files only clean ones. __luf_defer() also
+ * refuses if an initiator has yet to flush a writable entry: [luf_migrate lost writes;
+ * LUF_DEFER_WRITABLE, LUF_MIGRATE_PROTECTED; model store]
  *
  *	mprotect, fork, ...		unmap
  *	  mm_tlb_flush_pending++	  clear the PTE: it is read-only
  *	  write protect the PTE		  mm_tlb_flush_pending? then as stock
  *	  flush, mm_tlb_flush_pending--
  *
- * R3, reads: what (mm, address) denotes changes only after a flush of what is owed.
- * (a) The page table changes under the lock under which mm->luf_label was raised. (b) The
- * file changes only by who has write access:
+ * R3, reads: (mm, address) gets a new meaning only after a flush. (a) The page table changes
+ * under the lock under which mm->luf_label was raised, and luf_flush_pending() flushes.
+ * [luf_stale private, remap, protect; LUF_NO_MM_LABEL, LUF_NO_PENDING; model fault] (b) The
+ * file changes only by writers with write access, and get_write_access() flushes:
+ * [luf_stale write; LUF_IGNORE_WRITER, LUF_NO_WRITE_ACCESS; model writer]
  *
  *	unmap				get_write_access(), luf_exclude()
- *	  the file's label is raised	  i_writecount++, or AS_LUF_NEVER
+ *	  raise the file's label	  i_writecount++, or AS_LUF_NEVER
  *	  full barrier			  full barrier
  *	  luf_content_fixed()?		  the file's label > luf.done? then flush
  *	    else as stock
  *
- * R4, progress: parked pages are the first to be given back, and count as free:
+ * R4, progress: parked pages are released before reclaim takes others, and count as free.
+ * [security memory; LUF_HOARD; model drain]
  *
- *	free pages	kswapd			allocations that may wait
- *	  above low	what needs no interrupt	-
- *	  below low	all, in pieces		-
- *	  below min	all, in pieces		all, before and after they reclaim
+ *	free pages	kswapd releases			allocations that may wait
+ *	  above low	those that need no IPI		-
+ *	  below low	all, in pieces			-
+ *	  below min	all, in pieces			all, before and after reclaim
  *
- * R5, nothing hidden: a CPU is left out by the evidence of tlb_gen, never by time:
+ * R5, nothing hidden: tlb_gen is the only evidence that a CPU is not pending, never time.
+ * luf_reached() looks. [luf_ledger_behind_test, luf_ledger_other_mm_test; LUF_NO_TLB_GEN,
+ * LUF_AGED_UNCHECKED; model lot]
  *
  *	CPU, at a switch or a flush	unmap			drain
  *	  look = luf_clock		  tlb_gen++
  *	  compare tlb_gen, catch up	  label > look or seen
  *	  luf_seen = look					  luf_seen >= label?
  *
- * This file has the ledger of owed flushes, and the hooks of unmapping and of changes of
- * the content of an address; mm/luf_lot.c has the lots. luf.mutex is held across
- * the flush, and never across the freeing.
- *
- * Documentation/mm/lazy_unmap_flush.rst has the argument in full, and what an
- * architecture must promise. mm/luf_debug.c checks R1 and R3 at run time.
+ * This file records pending CPUs and hooks unmapping and content changes; mm/luf_lot.c has
+ * the lists. luf.mutex is held across the flush, never across the freeing. mm/luf_debug.c
+ * checks R1 and R3 at run time. Documentation/mm/lazy_unmap_flush.rst has the full argument,
+ * and the promises that an architecture makes with ARCH_SUPPORTS_LUF.
  */
 #include <linux/cpumask.h>
 #include <linux/delay.h>
@@ -87,28 +101,28 @@
 
 #include <trace/events/luf.h>
 
-/* Off until luf_init(): the lots must exist. */
+/* Off until luf_init(), which allocates the lists. */
 DEFINE_STATIC_KEY_FALSE(luf_key);
 
 DEFINE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
 atomic64_t luf_clock __cacheline_aligned_in_smp = ATOMIC64_INIT(0);
 
-/* The last label that each CPU is owed a flush for: it only rises. */
+/* The newest generation that each CPU is pending for; only rises. */
 static atomic64_t luf_owed[NR_CPUS];
 
 /**
- * struct luf_ledger - which CPU is owed which flush
- * @clock:	moves after many folios were parked, and at flushes
- * @owed:	by CPU: the last label that it is owed a flush for; only rises
- * @done:	all labels up to this one are flushed
- * @mutex:	held while CPUs are flushed, so that nobody flushes them for the same
- * @flushing:	the CPUs that are being flushed; under @mutex
+ * struct luf_ledger - which CPU is pending for which generation
+ * @clock:	rises as pages are parked or held, at flushes, and by the timer
+ * @owed:	per CPU: the newest generation that it is pending for; only rises
+ * @done:	all generations up to this one are complete
+ * @mutex:	held while CPUs are flushed, so that two drains do not flush the same CPUs
+ * @flushing:	the CPUs that are being flushed; protected by @mutex
  */
 struct luf_ledger {
 	atomic64_t *clock;
 	atomic64_t *owed;
 	u64 done;
-	struct mutex mutex;		/* of those who flush */
+	struct mutex mutex;		/* protects @flushing and @done */
 	struct arch_tlbflush_unmap_batch flushing;
 };
 
@@ -118,12 +132,12 @@ static struct luf_ledger luf = {
 	.mutex	= __MUTEX_INITIALIZER(luf.mutex),
 };
 
-/* The newest label that was given out. */
+/* The newest generation that luf_owe() returned. */
 static atomic64_t luf_newest;
 
-/* --- The ledger of owed flushes ------------------------------------------ */
+/* --- Pending CPUs -------------------------------------------------------- */
 
-/* No label is lost to a lesser one. Returns whether @at was less. */
+/* Raise @at to @label and never lower it. Returns whether it rose. */
 static bool luf_raise(atomic64_t *at, s64 label)
 {
 	s64 old = atomic64_read(at);
@@ -134,7 +148,7 @@ static bool luf_raise(atomic64_t *at, s64 label)
 	return false;
 }
 
-/* A label that is not less than any given out so far. */
+/* Return a generation that is not older than any that was given out. */
 static u64 luf_ledger_now(struct luf_ledger *ledger)
 {
 	return atomic64_read(ledger->clock) + 1;
@@ -142,15 +156,15 @@ static u64 luf_ledger_now(struct luf_ledger *ledger)
 
 static bool luf_ledger_done(struct luf_ledger *ledger, u64 label)
 {
-	/* Pairs with luf_ledger_flush(): what is freed next was flushed. */
+	/* Pairs with luf_ledger_flush(): the caller frees after the flush. */
 	return smp_load_acquire(&ledger->done) >= label;
 }
 
 /*
- * The CPUs of @mm are owed a flush. After a PTE of @mm was cleared and tlb_gen
- * raised, under its page table lock. Returns the label, which may be greater than what
- * the CPUs are owed: they have caught up once they have seen that. So that everything
- * up to a label is done does not mean that a CPU which is owed no more is not behind.
+ * Make the CPUs of @mm pending. Called under the page table lock, after a PTE of @mm was cleared
+ * and tlb_gen raised. Returns the generation, which may be newer than luf_owed of these CPUs: a
+ * CPU has caught up once it has seen its luf_owed. So a CPU may still be pending although
+ * ledger->done has passed its luf_owed.
  */
 static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
 {
@@ -160,14 +174,14 @@ static u64 luf_ledger_owe(struct luf_ledger *ledger, struct mm_struct *mm)
 	if (!quell_mutant(LUF_NO_OWING))
 		for_each_cpu(cpu, mm_cpumask(mm))
 			luf_raise(&ledger->owed[cpu], label);
-	/* The CPUs before the clock: pairs with luf_ledger_flush(). */
+	/* luf_owed before the clock: pairs with luf_ledger_flush(). */
 	smp_mb();
 	return luf_ledger_now(ledger);
 }
 
 /*
- * Up to which label, @label at the most, does @cpu use no entry that became stale with
- * it? Less than @label means that it is behind: see R5.
+ * Return the newest generation, up to @label, of which @cpu uses no stale entry. Less than
+ * @label means that @cpu is pending: see R5.
  */
 static u64 luf_reached(struct luf_ledger *ledger, unsigned int cpu, u64 label)
 {
@@ -178,8 +192,8 @@ static u64 luf_reached(struct luf_ledger *ledger, unsigned int cpu, u64 label)
 }
 
 /*
- * Up to which label is everything settled, or is so without an interrupt? Anything
- * less than @oldest counts as nothing. If only this CPU is behind that, it is flushed.
+ * Return the newest generation that needs no IPI, or ledger->done if that is older than @oldest.
+ * If this CPU alone is pending it flushes itself, unless its task has a batch under way.
  */
 static u64 luf_ledger_aged(struct luf_ledger *ledger, u64 oldest)
 {
@@ -207,13 +221,13 @@ static u64 luf_ledger_aged(struct luf_ledger *ledger, u64 oldest)
 	put_cpu();
 	if (label < oldest)
 		label = 0;
-	/* As in luf_ledger_done(). */
+	/* See luf_ledger_done(). */
 	return max(label, smp_load_acquire(&ledger->done));
 }
 
 /*
- * Settle all labels up to @need, by flushing the CPUs that are behind. May
- * sleep, and waits for the CPUs. Returns whether there were any.
+ * Complete all generations up to @need by flushing the pending CPUs. May sleep, and waits for
+ * these CPUs. Returns whether there were any.
  */
 static bool luf_ledger_flush(struct luf_ledger *ledger, u64 need)
 {
@@ -229,7 +243,7 @@ static bool luf_ledger_flush(struct luf_ledger *ledger, u64 need)
 		return false;
 	}
 
-	/* Labels that are given out from now on are greater. */
+	/* Later generations are newer than @need. */
 	luf_raise(ledger->clock, need);
 	/* The clock before the CPUs: pairs with luf_ledger_owe(). */
 	smp_mb();
@@ -250,20 +264,20 @@ static bool luf_ledger_flush(struct luf_ledger *ledger, u64 need)
 	return behind;
 }
 
-/* A label that is not less than any that a flush is owed for now. */
+/* A generation that is not older than any that has pending CPUs now. */
 u64 luf_now(void)
 {
 	return luf_ledger_now(&luf);
 }
 
-/* The greatest label for which, and for all before, flushes have been done. */
+/* The newest generation that is known to be complete. */
 u64 luf_done(void)
 {
-	/* As in luf_ledger_done(). */
+	/* See luf_ledger_done(). */
 	return smp_load_acquire(&luf.done);
 }
 
-/* Are there flushes that are owed, by anybody? */
+/* Is any flush still deferred? */
 bool luf_owes(void)
 {
 	return !luf_ledger_done(&luf, atomic64_read(&luf_newest));
@@ -276,8 +290,8 @@ u64 luf_aged(u64 oldest)
 }
 
 /*
- * Settle all labels up to @need. May sleep, and waits for the CPUs. Returns whether one
- * had to be flushed.
+ * Complete all generations up to @need. May sleep, and waits for the CPUs that it flushes. Returns
+ * whether there were any.
  */
 bool luf_flush(u64 need)
 {
@@ -289,12 +303,12 @@ bool luf_flush(u64 need)
 	return true;
 }
 
-/* The CPUs of @mm are owed a flush; see luf_ledger_owe(). */
+/* Make the CPUs of @mm pending; see luf_ledger_owe(). */
 static u64 luf_owe(struct mm_struct *mm)
 {
 	u64 label = luf_ledger_owe(&luf, mm);
 
-	/* Whoever raises it sees to it that what is less is flushed, too. */
+	/* The initiator that raises it arms the timer, for older generations as well. */
 	if (luf_raise(&luf_newest, label))
 		luf_keep_closing();
 	return label;
@@ -302,7 +316,7 @@ static u64 luf_owe(struct mm_struct *mm)
 
 /* --- Hooks of unmapping ----------------------------------------------------- */
 
-/* Can only who has write access change the content of the file? R3 (b). */
+/* Is the content of the file fixed until a writer gets write access? R3 (b). */
 static __always_inline bool luf_content_fixed(struct address_space *mapping)
 {
 	struct inode *inode = mapping->host;
@@ -328,15 +342,15 @@ static bool luf_may_defer_file(struct folio *folio)
 }
 
 /*
- * The PTEs of @folio are about to be cleared; defer their flushes if possible. @more
- * is LUF_MAY_HOLD or nothing.
+ * The PTEs of @folio are about to be cleared; defer their flushes if possible. @more is
+ * LUF_MAY_HOLD or 0.
  */
 static void luf_begin(struct folio *folio, unsigned char more)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 	unsigned char state = tlb_ubc->luf_state;
 
-	/* What an earlier folio is owed is not forgotten. */
+	/* The deferred flush of an earlier folio stays due. */
 	if ((state & LUF_OWED) && !luf_hold(tlb_ubc->luf_folio))
 		state |= LUF_KEPT;
 	tlb_ubc->luf_state = (state & LUF_LASTING) | LUF_UNMAPPING | more;
@@ -349,16 +363,15 @@ static void luf_end(void)
 }
 
 /**
- * __luf_try_to_unmap - try_to_unmap(), lazily where that is safe
+ * __luf_try_to_unmap - try_to_unmap() with a deferred flush where that is safe
  * @folio:	not anonymous, locked, isolated from the LRU
  * @flags:	of try_to_unmap()
  *
- * For reclaim only: the caller ends with luf_park() or try_to_unmap_flush().
- * May sleep.
+ * For reclaim only: the caller ends with luf_park() or try_to_unmap_flush(). May sleep.
  */
 void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
-	/* Node reclaim needs free pages at once, or the allocation goes elsewhere. */
+	/* Node reclaim needs free pages at once, or the allocation goes to another node. */
 	if (!luf_may_defer_file(folio) || (node_reclaim_enabled() && !current_is_kswapd())) {
 		try_to_unmap(folio, flags);
 		return;
@@ -369,13 +382,13 @@ void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 }
 
 /**
- * __luf_try_to_migrate - try_to_migrate(), lazily where that is safe
+ * __luf_try_to_migrate - try_to_migrate() with a deferred flush where that is safe
  * @folio:	locked, isolated from the LRU
  * @flags:	of try_to_migrate()
  * @reason:	of the migration
  *
- * For migrate_pages_batch() only: its source folios end in luf_put_migrated()
- * or are mapped again where they were. May sleep.
+ * For migrate_pages_batch() only: its source folios end in luf_put_migrated() or are
+ * mapped again where they were. May sleep.
  */
 void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 			  enum migrate_reason reason)
@@ -391,14 +404,14 @@ void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 	luf_begin(folio, 0);
 	try_to_migrate(folio, flags);
 	luf_end();
-	/* Not for the end of the batch, like LUF_OWED and LUF_KEPT. */
+	/* __luf_end_batch() must not flush for it, so LUF_OWED is not kept. */
 	if (tlb_ubc->luf_state & LUF_OWED) {
 		tlb_ubc->luf_state &= ~LUF_OWED;
 		tlb_ubc->luf_state |= LUF_MOVING;
 	}
 }
 
-/* See luf_defer(): luf_folio is being unmapped and may be done lazily. */
+/* See luf_defer(): luf_folio is being unmapped, and its flush may be deferred. */
 bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 		 unsigned long end)
 {
@@ -410,7 +423,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 	if (pte_write(pteval) && !quell_mutant(LUF_DEFER_WRITABLE))
 		return false;
 	if (folio_test_anon(folio)) {
-		/* A write protection that was not flushed yet: R2. */
+		/* An initiator has write protected and not flushed yet: R2. */
 		if (mm_tlb_flush_pending(mm) && !quell_mutant(LUF_MIGRATE_PROTECTED))
 			return false;
 	} else if (pte_dirty(pteval) && !quell_mutant(LUF_DEFER_WRITABLE)) {
@@ -454,14 +467,14 @@ void __luf_end_batch(void)
 	tlb_ubc->luf_state &= LUF_LASTING & ~LUF_KEPT;
 }
 
-/* --- Hooks of what changes the content that an address denotes -------------- */
+/* --- Hooks of changes of the content at an address -------------------------- */
 
 /**
- * luf_write_access - somebody may write to the file from now on
- * @inode:	i_writecount is raised
+ * luf_write_access - the file may be written from now on
+ * @inode:	i_writecount is raised, or AS_LUF_NEVER set
  *
- * Returns when no CPU can read old content through a stale entry. May sleep.
- * Exported because get_write_access() is inline.
+ * Returns when no CPU can read old content through a stale entry. May sleep, and waits for
+ * other CPUs. Exported because get_write_access() is inline.
  */
 void luf_write_access(struct inode *inode)
 {
@@ -481,7 +494,7 @@ EXPORT_SYMBOL(luf_write_access);
 
 /**
  * luf_exclude - the content of this file changes without write access
- * @inode:	its folios are never unmapped lazily again, until it is evicted
+ * @inode:	its folios are not unmapped lazily again until it is evicted
  *
  * Returns when no CPU can read old content through a stale entry. May sleep.
  */
@@ -493,7 +506,7 @@ void luf_exclude(struct inode *inode)
 }
 EXPORT_SYMBOL_GPL(luf_exclude);
 
-/* See luf_flush_pending(). Returns whether there was something to flush. */
+/* See luf_flush_pending(). Returns whether it flushed. */
 bool __luf_flush_pending(struct mm_struct *mm)
 {
 	s64 label = atomic64_read(&mm->luf_label);
@@ -501,13 +514,13 @@ bool __luf_flush_pending(struct mm_struct *mm)
 	if (quell_mutant(LUF_NO_PENDING) || !label)
 		return false;
 	if (luf_ledger_done(&luf, label)) {
-		/* A label never comes back. */
+		/* A generation never comes back. */
 		atomic64_cmpxchg(&mm->luf_label, label, 0);
 		return false;
 	}
-	/* Labels that are given out from now on are greater. */
+	/* Later generations are newer than @label. */
 	luf_raise(&luf_clock, label);
-	/* The PTEs of all others were cleared, and tlb_gen raised, before the flush. */
+	/* Older initiators have cleared their PTEs and raised tlb_gen before the flush. */
 	smp_mb();
 	flush_tlb_mm(mm);
 	atomic64_cmpxchg(&mm->luf_label, label, 0);

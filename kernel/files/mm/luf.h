@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Lazy unmap flush: the hooks inside of mm/. What they are for, and why they
- * are enough, is at the head of mm/luf.c.
- */
+/* Lazy unmap flush: the hooks inside of mm/. The head of mm/luf.c has the terms and the rules. */
 #ifndef _MM_LUF_H
 #define _MM_LUF_H
 
@@ -18,10 +15,10 @@
 
 #ifdef CONFIG_QUELL_LUF
 
-/* tlbflush_unmap_batch.luf_state, all about tlbflush_unmap_batch.luf_folio */
+/* tlbflush_unmap_batch.luf_state; about tlbflush_unmap_batch.luf_folio but for LUF_LASTING */
 enum luf_state {
-	LUF_UNMAPPING	= 1,	/* being unmapped, may be done lazily */
-	LUF_OWED	= 2,	/* cleared PTEs whose flush the lot owes */
+	LUF_UNMAPPING	= 1,	/* being unmapped, its flush may be deferred */
+	LUF_OWED	= 2,	/* PTEs were cleared and their flush deferred */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
 	LUF_MOVING	= 8,	/* folios that this task migrates may be OWED */
 	LUF_MAY_HOLD	= 16,	/* luf_hold() may keep a reference to the folio */
@@ -56,8 +53,8 @@ void luf_let_go(enum migrate_reason reason);
 unsigned long luf_zone_parked(struct zone *zone);
 
 /*
- * try_to_unmap() for reclaim, lazily where that is safe; see mm/luf.c. That is never for
- * anonymous and shared memory, which pay for no call.
+ * try_to_unmap() for reclaim, with a deferred flush where that is safe; see mm/luf.c. Anonymous
+ * and shared memory is never deferred, and pays for no call.
  */
 static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
@@ -68,13 +65,13 @@ static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 		try_to_unmap(folio, flags);
 }
 
-/* Does @folio wait for its flush in the lot? Then it went to @parked. */
+/* Should @folio wait for its flush on the deferred-free list? Then it is on @parked now. */
 static inline bool luf_park(struct folio *folio, struct list_head *parked)
 {
 	return current->tlb_ubc.luf_folio == folio && __luf_park(folio, parked);
 }
 
-/* try_to_migrate(), lazily where that is safe. */
+/* try_to_migrate(), with a deferred flush where that is safe. */
 static inline void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 				      enum migrate_reason reason)
 {
@@ -84,21 +81,21 @@ static inline void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 		try_to_migrate(folio, flags);
 }
 
-/* folio_put() for a folio whose content lives elsewhere now. */
+/* folio_put() for the source of a migration. */
 static inline void luf_put_migrated(struct folio *folio,
 				    enum migrate_reason reason)
 {
 	if (unlikely(current->tlb_ubc.luf_state & LUF_MOVING))
 		__luf_put_migrated(folio, reason);
-	/* Else page_handle_poison() does. */
+	/* Else page_handle_poison() drops the reference. */
 	else if (reason != MR_MEMORY_FAILURE)
 		folio_put(folio);
 }
 
 /*
- * Is the flush for the cleared PTEs from @start up to @end owed by the lot? Else it is
- * the caller's. @pteval is the first, writable and dirty if any of them was. Under
- * the page table lock, after they were cleared.
+ * Is the flush for the cleared PTEs from @start up to @end deferred? If not, the caller flushes.
+ * @pteval is the first one, writable and dirty if any of them was. Under the page table lock, after
+ * they were cleared.
  */
 static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
 			     unsigned long start, unsigned long end)
@@ -108,7 +105,7 @@ static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
 	return __luf_defer(mm, pteval, start, end);
 }
 
-/* What was unmapped lazily and not parked is flushed with the batch. */
+/* Flush for lazily unmapped folios that were not parked, with the batch. */
 static inline void luf_end_batch(void)
 {
 	if (unlikely(current->tlb_ubc.luf_state & (LUF_OWED | LUF_KEPT)))
@@ -116,8 +113,8 @@ static inline void luf_end_batch(void)
 }
 
 /*
- * Does @mm owe a flush? Then flush it: the page table changes where a CPU may
- * have a stale entry. Under the page table lock.
+ * Does @mm have deferred flushes? Flush it: the page table changes where a CPU may have a stale
+ * entry. Under the page table lock.
  */
 static inline void luf_flush_pending(struct mm_struct *mm)
 {
@@ -126,9 +123,9 @@ static inline void luf_flush_pending(struct mm_struct *mm)
 }
 
 /*
- * The same where stock needs no flush: @mm is about to write, through this PTE or
- * by the kernel's hand, where a CPU may have a stale entry for a former frame.
- * Under the page table lock, before the PTE is set.
+ * The same where stock needs no flush: @mm is about to write, through this PTE or by the kernel,
+ * where a CPU may have a stale entry for a former frame. Under the page table lock, before the PTE
+ * is set.
  */
 static inline void luf_write_fault(struct mm_struct *mm)
 {
@@ -137,11 +134,10 @@ static inline void luf_write_fault(struct mm_struct *mm)
 }
 
 /*
- * Does the protection change only for NUMA balancing (@prot_numa) to see accesses? Then
- * what an address denotes stays, and an entry that still allows an access hides one.
- * Only present PTEs are changed: their addresses are flushed after that, and stale
- * entries with them. A migration entry that lost its write permission would not be, and
- * could be mapped read-only while a CPU still has a writable entry (R2).
+ * Does the protection change only for NUMA hinting (@prot_numa)? Addresses keep their meaning
+ * then, and a stale entry only hides an access. Present PTEs alone are changed: the flush of their
+ * addresses ends stale entries, too. A migration entry would get no flush: without its write
+ * permission it could be mapped read-only while a CPU has a writable entry (R2).
  */
 static inline bool luf_only_looks(bool prot_numa)
 {
@@ -149,9 +145,9 @@ static inline bool luf_only_looks(bool prot_numa)
 }
 
 /*
- * A PTE that NUMA balancing has changed becomes accessible again, and maybe writable.
- * The flush that follows the change ends entries for former frames, too; until then
- * it is pending. Under the page table lock, before the PTE is set.
+ * A PTE that NUMA hinting changed becomes accessible again, perhaps writable. The flush after that
+ * change ends entries for former frames, too; until then it is pending. Under the page table lock,
+ * before the PTE is set.
  */
 static inline void luf_numa_fault(struct mm_struct *mm)
 {

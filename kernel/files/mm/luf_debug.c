@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Lazy unmap flush, debugging: a ledger of the stale windows that are open.
+ * Lazy unmap flush, debugging: a checker that has a record of each open stale-TLB window.
  *
- * mm/luf.c says why nothing can go wrong in a stale window. This looks, at the
- * moment it happens, whether something does:
+ * mm/luf.c argues that stale-TLB windows are harmless. This checker complains at the moment of an
+ * access that would break a rule:
  *
- *  - a frame goes back to the page allocator (R1),
- *  - a PTE is set at (mm, address) for another frame with other content, or
- *    one that may be written (R3 (a)),
- *  - the content of (mapping, index) changes: a folio becomes dirty, or is
- *    truncated or invalidated for direct I/O (R3 (b)).
+ *  - R1: a frame goes back to the page allocator (luf_debug_free()).
+ *  - R3 (a): a PTE is set at (mm, address) for another frame, and is writable or the frame has
+ *    other content (luf_debug_set_ptes()).
+ *  - R3 (b): the content of (mapping, index) changes, as a folio becomes dirty, is truncated or
+ *    invalidated for direct I/O (luf_debug_change()).
  *
- * It uses nothing of what mm/luf.c keeps: each window is a record of its own,
- * with the CPUs that had the mm loaded and a stamp of the ledger's own clock.
- * Each CPU notes the clock that it saw before it last compared tlb_gen
- * (luf_debug_look(), luf_debug_caught_up()). A window is open while one of its
- * CPUs has the same mm loaded, is not lazy, and has not compared since.
+ * It shares no state with mm/luf.c. A record has the CPUs that had the mm loaded, and a stamp of
+ * the checker's own clock. Each CPU notes that clock before it compares tlb_gen (luf_debug_look(),
+ * luf_debug_caught_up()). A stale-TLB window is open while one of its CPUs has the same mm loaded,
+ * is not lazy, and has not compared since.
  *
  * A complaint starts with "luf_debug: VIOLATION". Parameters, below
  * /sys/module/luf_debug/parameters/ or luf_debug.NAME=VALUE at boot:
  *
- *	violations	how many there were; read only
- *	windows		how many were looked after; read only
- *	lost		how many were forgotten for want of records; read only
- *	fatal		panic at the first; 0 or 1, default 0
+ *	violations	complaints so far; read only
+ *	windows		stale-TLB windows recorded so far; read only
+ *	lost		open ones that were dropped for lack of records; read only
+ *	fatal		panic at the first complaint; 0 or 1, default 0
  */
 #include <linux/early_ack.h>
 #include <linux/export.h>
@@ -42,15 +41,15 @@
 #include <asm/tlbflush.h>
 #include "luf_debug.h"
 
-/* A stale window. */
+/* An open stale-TLB window of one PTE. */
 struct luf_window {
 	struct hlist_node by_pfn;
 	struct hlist_node by_address;
 	struct hlist_node by_index;
-	struct list_head list;		/* of all in use, oldest first, or free */
-	struct mm_struct *mm;		/* never followed */
+	struct list_head list;		/* records in use, oldest first, or free ones */
+	struct mm_struct *mm;		/* never dereferenced */
 	unsigned long address;
-	struct address_space *mapping;	/* never followed; NULL if anonymous */
+	struct address_space *mapping;	/* never dereferenced; NULL if anonymous */
 	pgoff_t index;
 	unsigned long pfn;
 	u64 stamp;
@@ -76,7 +75,7 @@ static bool luf_debug_fatal;
 atomic64_t luf_debug_clock = ATOMIC64_INIT(0);
 DEFINE_PER_CPU(struct luf_debug_cpu, luf_debug_cpu);
 
-/* What is complained about; filled in under the lock, printed outside of it. */
+/* A complaint: filled in under the lock, printed after it is dropped. */
 struct luf_violation {
 	const char *what;
 	struct luf_window window;
@@ -96,7 +95,7 @@ static struct hlist_head *luf_address_bucket(struct mm_struct *mm,
 					 LUF_DEBUG_BITS)];
 }
 
-/* By mapping only: ranges are looked for, too. */
+/* By mapping only, as luf_debug_change() looks for ranges. */
 static struct hlist_head *luf_index_bucket(struct address_space *mapping)
 {
 	return &luf_by_index[hash_ptr(mapping, LUF_DEBUG_BITS)];
@@ -110,7 +109,7 @@ static void luf_window_close(struct luf_window *w)
 	list_move(&w->list, &luf_windows_free);
 }
 
-/* May @cpu use the entry? */
+/* May @cpu use the stale entry? */
 static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
 {
 	struct luf_debug_cpu *state = per_cpu_ptr(&luf_debug_cpu, cpu);
@@ -119,12 +118,12 @@ static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
 	if (arch_luf_lazy(cpu))
 		return false;
 	/*
-	 * It leaves lazy TLB mode at the moment, or has acknowledged a flush: it
-	 * will compare, and uses no entry before.
+	 * It is leaving lazy TLB mode, or has acknowledged a flush: it compares tlb_gen before it
+	 * uses an entry.
 	 */
 	while ((READ_ONCE(state->busy) || early_ack_cpu_owes(cpu)) && --patience)
 		cpu_relax();
-	/* The CPU under us may not be running: that is no fault. */
+	/* The host may have preempted this virtual CPU: no violation. */
 	if (!patience && early_ack_cpu_owes(cpu))
 		return false;
 	/* Pairs with luf_debug_caught_up() and early_ack_run(). */
@@ -158,13 +157,13 @@ static void luf_complain(const struct luf_violation *v)
 }
 
 /**
- * luf_debug_stamp - tlb_gen was raised: who compares from now on has caught up
+ * luf_debug_stamp - tlb_gen was raised: CPUs that compare from now on have caught up
  *
- * Return: for luf_debug_open().
+ * Return: a stamp for luf_debug_open().
  */
 u64 luf_debug_stamp(void)
 {
-	/* A full barrier: what a CPU sees of the clock, then tlb_gen. */
+	/* A full barrier: a CPU reads the clock, then tlb_gen. */
 	return atomic64_inc_return(&luf_debug_clock);
 }
 
@@ -197,8 +196,8 @@ static void luf_window_add(struct folio *folio, struct mm_struct *mm,
 static DEFINE_PER_CPU(unsigned int, luf_debug_run_nr);
 
 /**
- * luf_debug_run - the next record of a flush is for more PTEs than it says
- * @nr:	so many; 0 when the record was made
+ * luf_debug_run - the next record of a flush covers several PTEs
+ * @nr:	how many; 0 after the record was made
  *
  * Under the page table lock. Linux before 6.18 makes a record of one address.
  */
@@ -208,11 +207,11 @@ void luf_debug_run(unsigned int nr)
 }
 
 /**
- * luf_debug_open - PTEs were cleared, their flush is owed
+ * luf_debug_open - PTEs were cleared and their flush deferred
  * @folio:	that they mapped
  * @mm:		their mm
  * @address:	of the first
- * @pte:	what the first was
+ * @pte:	value of the first, before
  * @nr:		how many, for consecutive pages of @folio
  * @stamp:	from luf_debug_stamp()
  *
@@ -238,7 +237,7 @@ void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 /**
  * luf_debug_free - frames go back to the page allocator
  * @page:	the first
- * @order:	so many, as a power of two
+ * @order:	log2 of their number
  */
 void luf_debug_free(struct page *page, unsigned int order)
 {
@@ -248,7 +247,7 @@ void luf_debug_free(struct page *page, unsigned int order)
 	unsigned long flags;
 	unsigned long pfn;
 
-	/* Linux 7.3 frees in NMIs, too, which may have interrupted a holder of the lock. */
+	/* Linux 7.3 also frees in NMIs, which may have interrupted a holder of the lock. */
 	if (in_nmi())
 		return;
 	for (pfn = page_to_pfn(page); pfn < page_to_pfn(page) + (1UL << order); pfn++) {
@@ -290,7 +289,7 @@ static const char *luf_pte_wrong(const struct luf_window *w, pte_t pte)
  * luf_debug_set_ptes - PTEs are about to be set
  * @mm:		their mm
  * @address:	of the first
- * @pte:	the first
+ * @pte:	new value of the first
  * @nr:		how many
  *
  * Under the page table lock.
@@ -332,13 +331,13 @@ void luf_debug_set_ptes(struct mm_struct *mm, unsigned long address, pte_t pte,
 	if (v.what)
 		luf_complain(&v);
 }
-EXPORT_SYMBOL(luf_debug_set_ptes);	/* drivers set PTEs, i915 for one */
+EXPORT_SYMBOL(luf_debug_set_ptes);	/* for drivers that set PTEs, such as i915 */
 
 /**
  * luf_debug_change - the content of a file changes in the page cache
- * @mapping:	the file
+ * @mapping:	the file, or NULL
  * @start:	the first page
- * @end:	the last page
+ * @end:	the last page, inclusive
  */
 void luf_debug_change(struct address_space *mapping, pgoff_t start, pgoff_t end)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Lazy unmap flush: the ledger of open stale windows. See mm/luf_debug.c.
- */
+/* Lazy unmap flush: the checker of open stale-TLB windows. See mm/luf_debug.c. */
 #ifndef _MM_LUF_DEBUG_H
 #define _MM_LUF_DEBUG_H
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Lazy unmap flush: where unmapped folios wait for their flush, and when they are given
- * back. The words, and the rules, are at the head of mm/luf.c; this is R1's second half,
- * and R4.
+ * Lazy unmap flush: the deferred-free list of each node (struct luf_lot), and its drains. The head
+ * of mm/luf.c has the terms and the rules. This file enforces the release half of R1, and R4.
  *
- * Locks: lot->lock is a leaf, taken in process context only. lot->freeing is held across
- * the freeing, for reading but by luf_drain_all(), which only passes through. Neither is
- * held when anything but the flush or these is waited for.
+ *  - lot->lock is a leaf, taken in process context only.
+ *  - lot->freeing is held for reading across the freeing. luf_drain_all() takes it for writing
+ *    only to wait for the readers.
+ *  - No flush is awaited under either.
  */
 #include <linux/atomic.h>
 #include <linux/init.h>
@@ -47,19 +47,19 @@ enum luf_drain_reason {
 #define LUF_HELD_MAX	32
 
 /**
- * struct luf_lot - the parked folios of a node
- * @lock:	protects all of it; @nr_pages and @nr_zone are also read without, as estimates
- * @folios:	by label, which is in folio->private, oldest first
- * @newest:	the newest label among them
- * @nr_pages:	all of them, in pages
- * @nr_zone:	those of each zone, in pages
- * @nr_since:	pages parked since the clock was moved for that
+ * struct luf_lot - the deferred-free list of a node
+ * @lock:	protects all but @freeing; estimates read @nr_pages, @nr_zone without it
+ * @folios:	parked folios, oldest generation first; folio->private has the generation
+ * @newest:	the newest generation that was added
+ * @nr_pages:	pages in @folios
+ * @nr_zone:	the same by zone
+ * @nr_since:	pages parked since the last parking that moved the clock
  * @freeing:	held for reading from taking folios out until they are free
- * @nr_held:	how many of @held there are
- * @held:	folios that were unmapped lazily and not freed, and their labels
+ * @nr_held:	used entries of @held
+ * @held:	folios that were unmapped lazily and not freed, and their generations
  */
 struct luf_lot {
-	spinlock_t lock;		/* of all below but @freeing */
+	spinlock_t lock;		/* protects all below but @freeing */
 	struct list_head folios;
 	u64 newest;
 	unsigned long nr_pages;
@@ -75,22 +75,22 @@ struct luf_lot {
 
 static struct luf_lot *luf_lots[MAX_NUMNODES] __read_mostly;
 
-/* Pages that a lot holds at the most, see luf_node_limit(); tests want it to be full. */
+/* The largest list of a node, in pages, see luf_node_limit(); the parameter is for tests. */
 #define LUF_LOT_MAX	16384UL
 static unsigned long luf_lot_pages __read_mostly;
 module_param_named(pages, luf_lot_pages, ulong, 0600);
-/* To compare with: kswapd flushes after each of its rounds, for as many folios. */
+/* For comparison: kswapd drains, with a flush, after each of its rounds. */
 static bool luf_eager __read_mostly;
 module_param_named(eager, luf_eager, bool, 0600);
-/* Pages that reclaim holds back from the lot; most of its lists are shorter. */
+/* Pages that reclaim collects before it parks them; most of its lists are shorter. */
 #define LUF_LIST_MAX	128UL
 
-/* A stale window is closed after so many milliseconds, on an idle machine too. */
+/* Bounds of max_stale_ms, in ms: how long a stale-TLB window may last, on an idle machine too. */
 #define LUF_STALE_MIN	2
 #define LUF_STALE_MAX	60000
 static unsigned int luf_max_stale_ms __read_mostly = 100;
 
-/* --- The lot -------------------------------------------------------------- */
+/* --- The deferred-free list ----------------------------------------------- */
 
 static void luf_lot_init(struct luf_lot *lot)
 {
@@ -99,7 +99,7 @@ static void luf_lot_init(struct luf_lot *lot)
 	init_rwsem(&lot->freeing);
 }
 
-/* Give the folios of @list their label. Returns how many pages they are. */
+/* Note @label in the folios of @list. Returns their pages, and adds them to @nr_zone. */
 static unsigned long luf_label(struct list_head *list, u64 label,
 			       unsigned long *nr_zone)
 {
@@ -117,8 +117,8 @@ static unsigned long luf_label(struct list_head *list, u64 label,
 }
 
 /*
- * Park the folios of @list, after luf_label(). Returns whether the clock
- * should move: not after each folio, as every context switch reads it.
+ * Park the folios of @list, after luf_label(). Returns whether the caller should move the clock:
+ * not after each folio, as every context switch reads its cache line.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 			const unsigned long *nr_zone, unsigned long nr_pages)
@@ -140,7 +140,7 @@ static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 	return tick;
 }
 
-/* The first label in the lot, or less, or one that never comes. */
+/* Return the generation of the first parked folio, or of an older held one, or U64_MAX. */
 static u64 luf_lot_oldest(struct luf_lot *lot)
 {
 	struct folio *folio;
@@ -158,9 +158,9 @@ static u64 luf_lot_oldest(struct luf_lot *lot)
 }
 
 /*
- * Take out folios whose labels are settled up to @settled, until these are @want
- * pages. Returns how many they are. Parking is not atomic with reading the clock,
- * so a newer folio may stand before an older one: that one waits for the next time.
+ * Take folios of generations up to @settled off the list, until they have @want pages. Returns
+ * their pages. A newer folio may precede an older one, as the generation is read before lot->lock
+ * is taken: the older one then waits for a later call.
  */
 static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 				  unsigned long want, struct list_head *list)
@@ -188,7 +188,7 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
 	return nr_pages;
 }
 
-/* Drop the references to folios whose labels are settled up to @settled. May sleep. */
+/* Drop the references to held folios of generations up to @settled. May sleep. */
 static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 {
 	struct folio *folios[LUF_HELD_MAX];
@@ -212,8 +212,8 @@ static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 }
 
 /*
- * How many pages are worth a flush: 4 MB, less on a node of less than 256 MB. @managed is
- * what the node has, or a zone of it.
+ * Pages that are worth a flush: 4 MB, less on a node (or zone) of less than 256 MB. @managed is
+ * the size of the node or zone, in pages.
  */
 #define LUF_WORTH	1024UL
 
@@ -223,9 +223,10 @@ static unsigned long luf_worth(unsigned long managed)
 }
 
 /*
- * How many pages may be parked: as many as kswapd reclaims in one go, or as are worth a
- * flush, or as was set. While free pages are short kswapd may hold back @piece of them: no
- * more than anybody else who reclaims, or a quarter of what lies below the low watermark.
+ * Return how many pages of @pgdat may be parked: the distance between its watermarks, low to high,
+ * but at least the pages that are worth a flush and at most LUF_LOT_MAX; or the parameter's value.
+ * @piece: how many pages kswapd may hold back while free pages are below low. That is a quarter of
+ * this distance, and at least LUF_LIST_MAX, which any reclaimer may hold.
  */
 static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *piece)
 {
@@ -242,7 +243,7 @@ static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *pi
 	       clamp(gap, luf_worth(managed), LUF_LOT_MAX);
 }
 
-/* What free_unref_folios() and mem_cgroup_uncharge_folios() want. */
+/* Call @func for the folios of @list in batches, as the page allocator and memcg take them. */
 static void luf_for_batches(struct list_head *list,
 			    void (*func)(struct folio_batch *fbatch))
 {
@@ -269,12 +270,12 @@ static void luf_free_batch(struct folio_batch *fbatch)
 	free_unref_folios(fbatch);
 }
 
-/* What is freed before anybody else may run. */
+/* Pages that are freed before this task may be rescheduled. */
 #define LUF_RELEASE_BATCH	256
 
 /*
- * Give back what is settled up to @settled on node @nid: nothing is saved by holding it.
- * Returns how many pages these are. May sleep.
+ * Release the pages of generations up to @settled on node @nid: holding them saves nothing.
+ * Returns their number. May sleep.
  */
 static unsigned long luf_release(int nid, u64 settled)
 {
@@ -305,13 +306,13 @@ static unsigned long luf_parked(int nid)
 	return lot ? READ_ONCE(lot->nr_pages) : 0;
 }
 
-/* Is there anything that waits for a flush, parked or held? */
+/* Does any folio wait for a flush on node @nid, parked or held? */
 static bool luf_waits(int nid)
 {
 	return luf_parked(nid) || (luf_lots[nid] && READ_ONCE(luf_lots[nid]->nr_held));
 }
 
-/* Give back what needs no interrupt. Returns how many pages these are. May sleep. */
+/* Release the pages that need no IPI. Returns their number. May sleep. */
 static unsigned long luf_drain_aged(int nid)
 {
 	unsigned long nr_pages;
@@ -324,8 +325,8 @@ static unsigned long luf_drain_aged(int nid)
 }
 
 /*
- * Give back all that is parked on node @nid, with a flush if there is one owed. Returns
- * whether there was something; another drain may have been faster to free it. May sleep.
+ * Release all pages that are parked on node @nid, after a flush if one is due. Returns whether
+ * there were any; another drain may have released them first. May sleep.
  */
 static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 {
@@ -349,16 +350,16 @@ static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 	return true;
 }
 
-/* The same, but without a flush if @enough pages need none. */
+/* The same, but without a flush if at least @enough pages need none. */
 static bool luf_drain_some(int nid, enum luf_drain_reason reason, unsigned long enough)
 {
 	return luf_drain_aged(nid) >= enough || luf_drain_node(nid, reason);
 }
 
-/* --- No window stays open for long ------------------------------------------- */
+/* --- Every stale-TLB window ends --------------------------------------------- */
 
 static struct workqueue_struct *luf_wq;
-/* What was owed when luf_close_windows() ran last. */
+/* The newest generation when luf_close_windows() ran last. */
 static u64 luf_stale_label;
 static bool luf_stale_armed;
 
@@ -366,8 +367,8 @@ static void luf_close_windows(struct work_struct *work);
 static DECLARE_DELAYED_WORK(luf_stale_work, luf_close_windows);
 
 /*
- * What is owed is flushed in the second run from now on, at the latest; the last
- * third is for the workqueue to be late.
+ * Flushes that are deferred now happen in the second run from now, at the latest. The last third
+ * of max_stale_ms is slack for a late workqueue.
  */
 static void luf_arm(void)
 {
@@ -375,12 +376,12 @@ static void luf_arm(void)
 
 	queue_delayed_work(luf_wq, &luf_stale_work,
 			   max(1, msecs_to_jiffies(ms) / 3));
-	/* A new time may have come, and its run gone by, in between. */
+	/* max_stale_ms may have changed, and its immediate run have ended, in between. */
 	if (unlikely(READ_ONCE(luf_max_stale_ms) != ms))
 		mod_delayed_work(luf_wq, &luf_stale_work, 0);
 }
 
-/* After something is owed or parked: luf_close_windows() shall run. */
+/* Have luf_close_windows() run, after a flush was deferred or a folio parked or held. */
 void luf_keep_closing(void)
 {
 	/* Pairs with luf_close_windows(): one sees the other. */
@@ -392,9 +393,8 @@ void luf_keep_closing(void)
 }
 
 /*
- * Each window is at least a third of the time old before its label is flushed,
- * and at most all of it: most CPUs have caught up meanwhile. Runs only while there
- * is something owed or parked.
+ * Complete every generation when its age is between a third of max_stale_ms and all of it. Most
+ * CPUs have caught up by then. Runs only while a flush is deferred or a folio waits.
  */
 static void luf_close_windows(struct work_struct *work)
 {
@@ -411,7 +411,7 @@ static void luf_close_windows(struct work_struct *work)
 		if (nr_pages)
 			trace_luf_drain(nid, nr_pages, LUF_DRAIN_STALE);
 	}
-	/* What is owed from now on has a greater label, and its time before it. */
+	/* Later generations are newer, and have a full period before them. */
 	luf_stale_label = atomic64_inc_return(&luf_clock);
 
 	WRITE_ONCE(luf_stale_armed, false);
@@ -429,10 +429,10 @@ static void luf_close_windows(struct work_struct *work)
 /* --- Hooks of reclaim and migration ------------------------------------------- */
 
 /*
- * @folio was unmapped lazily and is not freed; the caller has it isolated. Who frees it
- * later does not know what it is owed, so the lot keeps a reference until that is
- * settled, at most until the window is closed. Returns false if it has to be flushed
- * instead: for want of room.
+ * Keep a reference to @folio, which was unmapped lazily and is not freed: a later free would not
+ * flush. The caller has it isolated. The reference is dropped when the folio's generation is
+ * complete, at the latest when its stale-TLB window is closed. Returns false if there is no room,
+ * or none is allowed: then the caller has to flush.
  */
 bool luf_hold(struct folio *folio)
 {
@@ -448,7 +448,7 @@ bool luf_hold(struct folio *folio)
 		return false;
 	if (READ_ONCE(lot->nr_held) == LUF_HELD_MAX)
 		luf_lot_put_held(lot, luf_done());
-	/* A full barrier: after all that it is owed. */
+	/* A full barrier: after all deferred flushes of this folio. */
 	label = atomic64_inc_return(&luf_clock);
 	spin_lock(&lot->lock);
 	for (i = 0; i < lot->nr_held; i++)
@@ -471,7 +471,7 @@ bool luf_hold(struct folio *folio)
 }
 
 /*
- * Uncharge the folios of @parked, all of @pgdat, put them into the lot, and drain
+ * Uncharge the folios of @parked, all of @pgdat, and put them on the deferred-free list. Drain
  * that if it is full.
  */
 static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
@@ -482,7 +482,7 @@ static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat
 	u64 label;
 
 	luf_for_batches(parked, mem_cgroup_uncharge_folios);
-	/* Not less than that of any flush which these folios are owed. */
+	/* Not older than any generation of these folios. */
 	label = luf_now();
 	nr_pages = luf_label(parked, label, nr_zone);
 	/* Counted first: a drain on another CPU may take them at once. */
@@ -499,14 +499,14 @@ static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat
 }
 
 /**
- * __luf_park - shall this folio wait for its flush in the lot?
- * @folio:	unmapped last of all, out of the page cache, unlocked, no reference
- * @parked:	the caller's list, for luf_park_list(), all of one node; empty again
- *		where it has become long
+ * __luf_park - should this folio wait for its flush on the deferred-free list?
+ * @folio:	the last to be unmapped, out of the page cache, unlocked, no reference
+ * @parked:	the caller's list, for luf_park_list(), all of one node; emptied here at
+ *		LUF_LIST_MAX pages
  *
  * May sleep.
  *
- * Return: true if @folio went to @parked; else it is the caller's to free, after
+ * Return: true if @folio went to @parked; false if the caller has to free it, after
  * try_to_unmap_flush().
  */
 bool __luf_park(struct folio *folio, struct list_head *parked)
@@ -519,13 +519,13 @@ bool __luf_park(struct folio *folio, struct list_head *parked)
 
 	tlb_ubc->luf_state &= ~LUF_OWED;
 	tlb_ubc->luf_folio = NULL;
-	/* Counted where the label will be. */
+	/* The last folio has the pages of @parked, until it gets a generation. */
 	if (!list_empty(parked))
 		nr += (unsigned long)list_last_entry(parked, struct folio, lru)->private;
 	folio->private = (void *)nr;
 	list_add_tail(&folio->lru, parked);
 	if (nr >= LUF_LIST_MAX) {
-		/* As stock before it frees in mid-list; see also R1. */
+		/* As in stock before it frees in mid-list; see also R1. */
 		try_to_unmap_flush();
 		luf_put_into_lot(parked, folio_pgdat(folio));
 	}
@@ -533,8 +533,8 @@ bool __luf_park(struct folio *folio, struct list_head *parked)
 }
 
 /*
- * kswapd gives back what needs no interrupt, and with one what is more than it may
- * hold back while free pages are short. Returns whether it was any.
+ * kswapd releases the pages that need no IPI. If @is_short, and more pages are parked than it may
+ * hold back, it flushes for the others. Returns whether it released any.
  */
 static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
 {
@@ -550,7 +550,7 @@ static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
 }
 
 /**
- * luf_park_list - put what luf_park() took into the lot
+ * luf_park_list - put folios of luf_park() on the deferred-free list
  * @parked:	folios of @pgdat; empty afterwards
  * @pgdat:	their node
  *
@@ -564,15 +564,15 @@ void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
 		return;
 	zone = folio_zone(list_first_entry(parked, struct folio, lru));
 	luf_put_into_lot(parked, pgdat);
-	/* It takes its time; somebody may be waiting for pages meanwhile. */
+	/* Reclaim of a long list takes time; allocations may wait for pages meanwhile. */
 	if (current_is_kswapd())
 		luf_kswapd_drains(pgdat, !zone_watermark_ok(zone, 0, low_wmark_pages(zone),
 							    zone_idx(zone), 0));
 }
 
 /**
- * __luf_put_migrated - folio_put() for a folio whose content lives elsewhere now
- * @folio:	the source of a migration, unlocked, isolated; LUF_MOVING is set
+ * __luf_put_migrated - folio_put() for the source of a migration
+ * @folio:	unlocked, isolated, its content is in the destination; LUF_MOVING is set
  * @reason:	of the migration
  *
  * May sleep.
@@ -582,18 +582,18 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 	LIST_HEAD(parked);
 
 	if (!luf_owes())
-		/* That is what any folio of this task may be owed. */
+		/* No generation is pending, so none of this task's folios has one. */
 		current->tlb_ubc.luf_state &= ~LUF_MOVING;
 	else if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
 		 folio_has_movable_ops(folio) || folio_test_mlocked(folio) ||
 		 quell_mutant(LUF_MIGRATE_FREE) || !folio_ref_freeze(folio, 1)) {
 		if (!quell_mutant(LUF_MIGRATE_FREE) && !quell_mutant(LUF_LOSE_KEPT)) {
 			luf_flush(luf_now());
-			/* Nor do the others of this task's owe one any more. */
+			/* The flush was for the other folios of this task as well. */
 			current->tlb_ubc.luf_state &= ~LUF_MOVING;
 		}
 	} else {
-		/* One that was freed under us has not been taken off yet. */
+		/* A folio that was freed meanwhile may still be queued. */
 		folio_unqueue_deferred_split(folio);
 		count_vm_events(LUF_MIGRATE, folio_nr_pages(folio));
 		list_add(&folio->lru, &parked);
@@ -604,13 +604,15 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 		folio_put(folio);
 }
 
-/* --- Hooks of what wants memory --------------------------------------------- */
+/* --- Hooks of allocation and compaction --------------------------------------- */
 
 /**
  * luf_zone_parked - how many pages of @zone are parked
  * @zone: any
  *
- * They are available, like luf_nr_parked().
+ * Allocations that may wait can have them, see luf_nr_parked().
+ *
+ * Return: pages.
  */
 unsigned long luf_zone_parked(struct zone *zone)
 {
@@ -620,15 +622,16 @@ unsigned long luf_zone_parked(struct zone *zone)
 }
 
 /**
- * luf_drain_for_alloc - give back parked pages to an allocation that is short
+ * luf_drain_for_alloc - release parked pages to an allocation below its watermark
  * @zone:		below @mark
  * @gfp_mask:		of the allocation
- * @order:		its order
- * @mark:		the watermark that @alloc_flags asks for, in pages
+ * @order:		of the allocation
+ * @mark:		the watermark that @alloc_flags selects, in pages
  * @highest_zoneidx:	of the allocation
- * @alloc_flags:	its flags; below the low watermark kswapd is woken up and does this
+ * @alloc_flags:	of the allocation; does nothing at the low watermark, where kswapd is woken
+ *			and drains
  *
- * May sleep if @gfp_mask may reclaim.
+ * May sleep if @gfp_mask may reclaim; else it does nothing.
  *
  * Return: true if @zone is not below @mark any more.
  */
@@ -649,10 +652,10 @@ bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 }
 
 /**
- * luf_drain_for_compact - give back what compaction has moved away
+ * luf_drain_for_compact - release the pages that compaction has moved away from
  * @zone: that is being compacted
  *
- * It is worth something only in one piece, with the page allocator. May sleep.
+ * They form a larger block only in the page allocator. May sleep.
  */
 void luf_drain_for_compact(struct zone *zone)
 {
@@ -674,15 +677,16 @@ static unsigned long luf_zone_free(struct zone *zone)
 
 /**
  * luf_balanced - may kswapd rest although a zone's free pages are short?
- * @zone:		of its node
- * @order:		that is wanted
- * @mark:		that kswapd wants to reach, in pages
+ * @zone:		of kswapd's node
+ * @order:		of the allocation that woke it
+ * @mark:		the watermark that kswapd wants to reach, in pages
  * @highest_zoneidx:	of the allocation
  *
- * Parked pages count as free ones, but not to reach the low watermark: there kswapd wakes
- * up, and gives back what is parked. Unless enough is free it rests when as much is parked
- * again, and free above that watermark, as is worth a flush; from some 8 GB on stock's own
- * mark is higher.
+ * Parked pages count as free above the low watermark, not below it: there kswapd wakes up and
+ * releases them. Free and parked pages together must reach @mark, and exceed the low watermark
+ * by twice the pages that are worth a flush. From about 8 GB on @mark is the higher one.
+ *
+ * Return: true if kswapd may rest.
  */
 bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 		  int highest_zoneidx)
@@ -699,14 +703,14 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 }
 
 /**
- * luf_drain_for_kswapd - give parked pages back before kswapd reclaims
+ * luf_drain_for_kswapd - release parked pages before kswapd reclaims
  * @pgdat:		its node, not balanced
- * @order:		that is wanted
+ * @order:		of the allocation that woke it
  * @highest_zoneidx:	up to this zone
  *
- * With a flush only if free pages are short, and it is worth it. May sleep.
+ * Flushes only if free pages are below low and enough pages are parked. May sleep.
  *
- * Return: true if it is worth looking at the watermarks again.
+ * Return: true if the watermarks are worth another look.
  */
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 			  int highest_zoneidx)
@@ -728,9 +732,9 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 }
 
 /**
- * luf_drain_all - give back every page that is parked now
+ * luf_drain_all - release every page that is parked now
  *
- * They are with the page allocator when it returns. May sleep.
+ * The page allocator has all of them when this returns. May sleep.
  */
 void luf_drain_all(void)
 {
@@ -740,15 +744,15 @@ void luf_drain_all(void)
 		if (!luf_lots[nid])
 			continue;
 		luf_drain_node(nid, LUF_DRAIN_OTHER);
-		/* Somebody else may have taken folios and not freed them yet. */
+		/* Another drain may have taken folios that it has not freed yet. */
 		down_write(&luf_lots[nid]->freeing);
 		up_write(&luf_lots[nid]->freeing);
 	}
 }
 
 /**
- * luf_let_go - drop the references to folios that reclaim has kept
- * @reason:	of a migration that begins: if it wants the frames themselves
+ * luf_let_go - drop the references to held folios before a migration
+ * @reason:	of the migration; does nothing unless that wants the frames themselves
  *
  * May sleep.
  */
@@ -763,12 +767,14 @@ void luf_let_go(enum migrate_reason reason)
 			luf_drain_node(nid, LUF_DRAIN_OTHER);
 }
 
-/* --- Where parked pages are shown ---------------------------------------------- */
+/* --- Accounting ----------------------------------------------------------------- */
 
 /**
  * luf_nr_parked - how many pages are parked, on all nodes
  *
- * They are available: whoever is short of memory gets them first.
+ * Allocations that may wait get them before they reclaim.
+ *
+ * Return: pages.
  */
 unsigned long luf_nr_parked(void)
 {
@@ -795,10 +801,10 @@ static ssize_t max_stale_ms_store(struct kobject *kobj,
 	if (ms < LUF_STALE_MIN || ms > LUF_STALE_MAX)
 		return -EINVAL;
 	WRITE_ONCE(luf_max_stale_ms, ms);
-	/* What is parked or open now was promised the old time. */
+	/* Stale-TLB windows that are open now were promised the old time. */
 	luf_drain_all();
 	luf_flush(luf_now());
-	/* And the timer may have been set by it. */
+	/* The timer may have been set by the old time, too. */
 	mod_delayed_work(luf_wq, &luf_stale_work, 0);
 	return count;
 }
@@ -831,7 +837,7 @@ static int __init luf_init(void)
 {
 	int nid;
 
-	/* The bound holds under memory pressure, too. */
+	/* max_stale_ms holds under memory pressure as well. */
 	luf_wq = alloc_workqueue("luf", WQ_UNBOUND | WQ_MEM_RECLAIM, 1);
 	if (!luf_wq)
 		return -ENOMEM;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Lazy unmap flush: what mm/luf.c, which knows the flushes that are owed, and
- * mm/luf_lot.c, which has the folios that wait for them, ask of each other.
+ * Lazy unmap flush: the interface between mm/luf.c (pending CPUs) and mm/luf_lot.c (deferred-free
+ * lists).
  */
 #ifndef _MM_LUF_LOT_H
 #define _MM_LUF_LOT_H
@@ -22,7 +22,7 @@ bool luf_flush(u64 need);
 bool luf_hold(struct folio *folio);
 void luf_keep_closing(void);
 
-/* These want the frame itself, or hand it to somebody else. */
+/* These migrations need the frame itself, or hand it to another owner. */
 static inline bool luf_wants_frame(enum migrate_reason reason)
 {
 	return reason == MR_MEMORY_FAILURE || reason == MR_CONTIG_RANGE ||

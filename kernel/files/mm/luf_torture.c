@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Torture test of lazy unmap flush, the kernel half: it makes bad things happen
- * at once that would otherwise take a long time to happen. The program
- * tools/testing/selftests/quell/luf_torture.c is the other half: it knows what
- * may be read, and starts and stops this one:
+ * Torture test of lazy unmap flush, the kernel half: it provokes rare events all at once. The
+ * user-space half, tools/testing/selftests/quell/luf_torture.c, checks each read, and starts and
+ * stops this half:
  *
  *	echo 1 > /sys/module/luf_torture/parameters/run
  *	echo 0 > /sys/module/luf_torture/parameters/run
  *
- * Poisoners allocate frames, fill them with POISON, look after a while whether
- * it is still there, and free them. So a frame that was given back too early is
- * overwritten soon, and one that somebody still writes to is noticed. Drainers
- * drain the lots, all at the same time. Linux's torture framework adds CPU
- * hotplug, moves the threads about and makes them pause together.
+ *  - Poisoners allocate frames, fill them with POISON, check them later, and free them. So a frame
+ *    that was released too early is soon overwritten, and a write to a frame of theirs is
+ *    detected.
+ *  - Drainers drain the deferred-free lists concurrently.
+ *  - Linux's torture framework adds CPU hotplug, moves the threads and lets them pause together.
  *
- * The console tells how it went: "End of test: SUCCESS" or "FAILURE".
+ * The console has the result: "End of test: SUCCESS" or "FAILURE".
  */
 #define pr_fmt(fmt) "luf_torture: " fmt
 
@@ -32,9 +31,9 @@
 #include <linux/torture.h>
 #include "luf.h"
 
-/* HLT, eight times: who executes a frame that is not his any more is told, too. */
+/* HLT, eight times: a CPU that executes a frame of ours traps. */
 #define POISON		0xf4f4f4f4f4f4f4f4UL
-/* What a poisoner holds at the most: little, as the guest may be small. */
+/* Blocks of one poisoner: few, as the guest may be small. */
 #define MAX_BLOCKS	64
 #define MAX_ORDER_USED	2
 
@@ -64,7 +63,7 @@ static void fill_block(struct page *page, unsigned int order)
 		WRITE_ONCE(words[i], POISON);
 }
 
-/* Nobody else may write to a frame that is ours. */
+/* Only this poisoner may write to the frame. */
 static void check_block(struct page *page, unsigned int order)
 {
 	u64 *words = page_address(page);
@@ -95,7 +94,7 @@ static int a_node(struct torture_random_state *rand)
 
 static int luf_torture_poisoner(void *arg)
 {
-	/* On the stack it would be a large part of it. */
+	/* Too large for the stack. */
 	struct page **blocks = arg;
 	u8 orders[MAX_BLOCKS];
 	DEFINE_TORTURE_RANDOM(rand);
@@ -104,9 +103,8 @@ static int luf_torture_poisoner(void *arg)
 
 	do {
 		/*
-		 * Movable more often than not: these come from where the page
-		 * cache's frames go to, and from their per-CPU lists at once.
-		 * Never so hard that somebody is killed for it.
+		 * Mostly movable: these come from the free lists of page cache frames, and through
+		 * per-CPU lists at once. Never so hard that the OOM killer runs.
 		 */
 		gfp = GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN;
 		if ((torture_random(&rand) >> 4) % 4)
@@ -143,7 +141,7 @@ static int luf_torture_drainer(void *arg)
 	DEFINE_TORTURE_RANDOM(rand);
 
 	do {
-		/* Mostly after a while, so that something is parked; at times in a row. */
+		/* Mostly after a pause, so that pages are parked; sometimes back to back. */
 		if ((torture_random(&rand) >> 4) % 8)
 			torture_hrtimeout_us((torture_random(&rand) >> 4) % 30000,
 					     1000000, &rand);
@@ -257,7 +255,7 @@ static int run_set(const char *val, const struct kernel_param *kp)
 
 	if (err)
 		return err;
-	/* On the kernel's command line it would come before there are threads. */
+	/* From the kernel command line it would run before kthreads exist. */
 	if (system_state != SYSTEM_RUNNING)
 		return -EAGAIN;
 

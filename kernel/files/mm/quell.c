@@ -9,8 +9,8 @@
  *	NAME	this mechanism; as the first word it means off,NAME
  *	-NAME	not this mechanism, Linux's own ones included
  *
- * So quell=off,-unmap_batch is Linux before 4.3 in this respect, and quell=luf
- * is stock Linux with lazy unmap flush.
+ * So quell=off,-unmap_batch is Linux before 4.3 in this respect, and quell=luf is stock Linux with
+ * lazy unmap flush.
  */
 #define pr_fmt(fmt) "quell: " fmt
 
@@ -26,7 +26,7 @@
 #include <linux/sysfs.h>
 
 static LIST_HEAD(quell_mechanisms);
-/* Guards quell_mechanisms and every change of a key. */
+/* Protects quell_mechanisms and every change of a key. */
 static DEFINE_MUTEX(quell_mutex);
 static struct kobject *quell_kobj;
 static char *quell_param __initdata = "on";
@@ -61,10 +61,7 @@ static bool __init quell_next_word(const char **param, struct quell_word *word)
 	return true;
 }
 
-/*
- * Does @param switch the mechanism @name on? @linux_own: "off" does not mean
- * this one.
- */
+/* Does @param switch the mechanism @name on? @linux_own: "off" leaves it on. */
 static bool __init quell_param_wants(const char *param, const char *name,
 				     bool linux_own)
 {
@@ -158,12 +155,12 @@ static const struct kobj_type quell_dir_ktype = {
 
 /**
  * quell_register - give a mechanism its switch
- * @m: the mechanism; lives for ever
+ * @m: the mechanism; never freed
  *
- * Sets @m's key as the boot parameter says and makes its sysfs directory. From
- * an initcall after postcore; may sleep.
+ * Sets @m's key as the boot parameter says and makes its sysfs directory. From an initcall after
+ * postcore; may sleep.
  *
- * Return: 0, or -ENOMEM or sysfs's error. The key is set in any case.
+ * Return: 0, or -ENOMEM or an error of sysfs. The key is set in any case.
  */
 int __init quell_register(struct quell_mechanism *m)
 {
@@ -193,7 +190,7 @@ int __init quell_register(struct quell_mechanism *m)
 	return err;
 }
 
-/* A word in quell= that is no mechanism is most likely a typing error. */
+/* A word in quell= that names no mechanism is most likely a typing error. */
 static int __init quell_check_param(void)
 {
 	const char *param = quell_param;
@@ -214,7 +211,7 @@ static int __init quell_check_param(void)
 late_initcall(quell_check_param);
 
 /**
- * quell_store_uint - store what was written to a sysfs file of a mechanism
+ * quell_store_uint - store the value that was written to a sysfs file of a mechanism
  * @buf:	a number, decimal, octal or hexadecimal
  * @count:	bytes in @buf
  * @value:	where to; read with READ_ONCE()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* What mainline does and older versions of Linux lack, for the mechanisms of CONFIG_QUELL. */
+/* Features of mainline that older versions of Linux lack, for the mechanisms of CONFIG_QUELL. */
 #include <linux/mm.h>
 #include <linux/quell_mutants.h>
 #include <linux/vmstat.h>
@@ -11,11 +11,11 @@
 /*
  * Does this process alone map @folio, whose page faults? The page table is locked.
  *
- * Each PTE has a reference, which it keeps while the page table is locked. So if the references
- * are as many as the PTEs found there, nobody else has one, nor a PTE to get one from.
+ * Each PTE has a reference, which it keeps while the page table is locked. If the references are
+ * as many as the PTEs found there, no other process has one, nor a PTE to get one from.
  *
- * David Hildenbrand's reuse of large folios (Linux 6.15), by a look at the page table instead of
- * a count in the folio.
+ * After David Hildenbrand's reuse of large folios (Linux 6.15), which keeps a count in the folio;
+ * this looks at the page table instead.
  */
 bool __folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
 {
@@ -31,7 +31,7 @@ bool __folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
 		mapped += pte_present(pte) && !pte_special(pte) &&
 			  pte_pfn(pte) == folio_pfn(folio) + i;
 	}
-	/* Pairs with the release of others' references, after their last access. */
+	/* Pairs with the release of other references, after their last access. */
 	if (folio_ref_count(folio) != mapped && !quell_mutant(FOLIO_REUSE_SHARED))
 		return false;
 	smp_acquire__after_ctrl_dep();

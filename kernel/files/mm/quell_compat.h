@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The APIs of mm/ that differ between the versions of Linux that the mechanisms of
- * CONFIG_QUELL are for, under mainline's names. See docs/versions.md of the project.
+ * The APIs of mm/ that differ between the supported versions of Linux, under mainline's names. See
+ * docs/versions.md of the project.
  */
 #ifndef _MM_QUELL_COMPAT_H
 #define _MM_QUELL_COMPAT_H
@@ -56,8 +56,8 @@ static inline void cond_install_uffd_wp_ptes(struct vm_area_struct *vma, unsigne
 #endif
 
 /*
- * Does stock unmap runs of PTEs of @folio by itself? It does since 6.18 for files and lazily
- * freed memory.
+ * Does stock unmap runs of PTEs of @folio by itself? Since 6.18, for files and lazily freed
+ * memory.
  */
 static inline bool stock_unmaps_runs(const struct folio *folio)
 {
@@ -68,7 +68,7 @@ static inline bool stock_unmaps_runs(const struct folio *folio)
 
 /* --- Swap entries of a run of pages --------------------------------------------------- */
 
-/* Another user of the entries of @nr pages of @folio from @page on: of all, or of none. */
+/* Add a user to the swap entries of @nr pages of @folio from @page on: to all, or to none. */
 static inline bool folio_dup_swap_run(struct folio *folio, struct page *page, unsigned int nr)
 {
 #if QUELL_LINUX_6_12
@@ -88,7 +88,7 @@ static inline bool folio_dup_swap_run(struct folio *folio, struct page *page, un
 #endif
 }
 
-/* One user less. */
+/* Drop one user of them. */
 static inline void folio_put_swap_run(struct folio *folio, struct page *page, unsigned int nr)
 {
 #if QUELL_LINUX_6_12
@@ -130,7 +130,7 @@ static inline void mm_prepare_for_swap_entries(struct mm_struct *mm)
 	vma_alloc_folio(gfp, order, vma, addr)
 #endif
 
-/* How many of @folio's pages are mapped: for one that is not mapped as a whole. */
+/* How many pages of @folio, which has no PMD mapping, are mapped. */
 static inline int folio_mapped_pages(struct folio *folio)
 {
 #ifdef CONFIG_NO_PAGE_MAPCOUNT
@@ -144,7 +144,7 @@ typedef void (*deferred_split_cb)(struct folio *folio, void *arg);
 
 #if QUELL_LINUX_6_12
 
-/* A cgroup's queue is for all nodes. */
+/* A cgroup has one queue for all nodes. */
 static inline struct deferred_split *deferred_split_queue(int nid, struct mem_cgroup *memcg)
 {
 #ifdef CONFIG_MEMCG

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Deliberate faults (mutants): what the argument of a mechanism rests on is taken
- * away, one thing at a time, to show that the tests find it. Parameters, below
- * /sys/module/quell_mutants/parameters/ or quell_mutants.NAME=VALUE at boot:
+ * Mutation testing: each mutation disables one step that the safety argument of a mechanism needs,
+ * to show that a test fails without it. Parameters, below /sys/module/quell_mutants/parameters/ or
+ * quell_mutants.NAME=VALUE at boot:
  *
- *	mutant		the fault that is on, default "none"
+ *	mutant		the mutation that is on, default "none"
  *	mutants		the names of all; read only
  *
  * The list is in include/linux/quell_mutants.h.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Switches that take away what Linux itself does against TLB shootdowns, to
- * measure what that is worth: unmap_batch, concurrent, zap_batch. All are on
- * unless somebody switches them off, and then cost one patched-out branch.
+ * Switches that disable Linux's own mechanisms against TLB shootdowns, to measure their effect:
+ * unmap_batch, concurrent, zap_batch. All are on by default, and then cost one patched-out branch.
  *
- * Safety: each one off is Linux as it was before the mechanism came, and takes
- * a path that Linux still has: an immediate flush (unmap_batch; what
- * should_defer_flush() says for a process of one CPU), a batch of one PTE
- * (zap_batch; what a small folio gets), the same function called on the same
- * CPUs in another order (concurrent; the caller only relies on all of them
- * being done when it returns). So switching at any time is safe, also between
- * the clearing of a PTE and its flush: no path looks at a switch twice.
+ * They are Mel Gorman's batched unmap flush (Linux 4.3), Nadav Amit's concurrent flush (5.13), and
+ * the batched zapping that Ryan Roberts first published (6.9). Only the switches are new.
+ *
+ * Safety: each one off is Linux before the mechanism, on a path that Linux still has: an immediate
+ * flush (unmap_batch; should_defer_flush() decides so for a process of one CPU), a batch of one
+ * PTE (zap_batch; as for a small folio), the same function on the same CPUs in another order
+ * (concurrent; the caller only needs all of them done on return). No path reads a switch twice, so
+ * it may move at any time, also between the clearing of a PTE and its flush.
  */
 #include <linux/array_size.h>
 #include <linux/cpumask.h>
@@ -34,9 +34,9 @@ static DEFINE_PER_CPU(struct cpumask, quell_remote);
 /**
  * quell_flush_serial - flush the remote CPUs, wait, then flush the local one
  * @mask:	the CPUs
- * @cond:	asked for each CPU whether it needs the flush; or NULL
+ * @cond:	called for each CPU: does it need the flush? or NULL
  * @func:	the flush, called with interrupts off
- * @info:	its argument, and @cond's
+ * @info:	argument of @func and @cond
  *
  * Interrupts on. Waits for all of them.
  */

@@ -1,94 +1,72 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * try_to_unmap() and try_to_migrate() take the PTEs of a large folio away in
- * runs, as zap does, and not one by one. Since 6.18 Linux does so in try_to_unmap()
- * for files and lazily freed memory, and is left to it (stock_unmaps_runs()).
+ * Batched PTE clearing: try_to_unmap() and try_to_migrate() clear the PTEs of a large folio in
+ * runs, as zap has done since 6.9.
  *
- * A *run* is a sequence of PTEs, one behind the other, in one page table and one
- * VMA, that map consecutive pages of one folio. Each PTE of a run is cleared by
- * itself, and gets what stock puts there. What concerns the folio, the mm or the
- * TLB happens once: one record of the deferred flush, or one flush, one
- * folio_remove_rmap_ptes(), one update of the counters, one folio_put_refs().
+ * Stock clears them one by one, each with a record of the deferred flush, an update of the rmap
+ * and of a counter, and a reference. Since 6.18 try_to_unmap() has runs for files and for lazily
+ * freed memory; these stay with stock (stock_unmaps_runs()).
  *
- * Which PTEs make a run
- * ---------------------
- * Only present ones. mm/rmap.c stays the place where everything else is handled:
- * hugetlb, PMDs, device entries, VM_LOCKED, TTU_HWPOISON and poisoned pages,
- * unused PTEs, a folio that should be in the swap cache and is not. And all that
- * goes wrong: when a page cannot be unmapped, its PTE is put back as it was, the
- * run ends before it, and the walk comes to it next. If the run would be empty,
- * nothing was done and stock's code tries again, and aborts the walk if it fails,
- * too. So there is no second way to fail.
+ * First published by Ryan Roberts for zap ("mm: Batch-clear PTE ranges during zap_pte_range()",
+ * v4, December 2023; a later form in Linux 6.9). Here reclaim and migration do it, where each page
+ * keeps the bits of its PTE in its swap or migration entry.
  *
- * Folios of VM_LOCKED VMAs are counted by folio->mlock_count, which may be more than
- * there are such VMAs when munlock() races with what isolates the folio. A munlock for
- * each PTE takes that off again, one for a run might not: the folio would stay mlocked.
+ * A *run* is a sequence of consecutive PTEs, in one page table and one VMA, that map consecutive
+ * pages of one folio. Each PTE is cleared and replaced by itself, as in stock. All work for the
+ * folio, the mm or the TLB is done once per run: one record of the deferred flush, or one flush,
+ * one folio_remove_rmap_ptes(), one update of the counters, one folio_put_refs().
  *
- * A run ends with the page table and with vma_address_end(), so it is within the
- * range that the MMU notifiers were told, and the walk finds itself where it would
- * be after the last PTE: page_vma_mapped_walk() goes on from pvmw->address and
- * pvmw->pte, and looks for the end of the page table and of the range itself.
+ * rmap_batch_unmap() and rmap_batch_migrate() are called by mm/rmap.c at a PTE of the folio. They
+ * take a run away that begins there, or do nothing and leave the PTE to stock's code.
  *
- * Nothing is merged but what belongs to the folio
- * -----------------------------------------------
- * Each PTE is read when it is cleared, atomically, so that bits which the hardware
- * sets until then are seen. Young, dirty, writable, exclusive, soft-dirty and
- * uffd-wp of a page go to the swap or migration entry, or to the marker, of that
- * page: PTEs that differ are in one run and stay different. To end a run where
- * they differ would cost more, as the young bits of a folio that is about to be
- * reclaimed do differ. Only the folio's own dirty flag is set once, if any PTE was
- * dirty; before the references are dropped, and while the folio is locked, as in
- * stock.
+ * Invariants, with the enforcing function, and KUnit tests, properties of selftest rmap_batch and
+ * mutations in brackets. Selftest rmap_torture attacks all of it.
  *
- * One record for all
- * ------------------
- * The record of the deferred flush is made from a PTE: a dirty one makes sure that
- * the flush comes before I/O, and mm/luf.c leaves only those to the lot that are
- * not writable and, for files, not dirty. So the PTE that the record is made from
- * must be writable if any of the run was, and dirty if any was: rmap_run_merge().
- * This is what everything rests on. A record made from the first PTE would let
- * a CPU write to a page through another one after its I/O, or after a lazy unmap.
+ *  - Only present PTEs make a run. mm/rmap.c keeps hugetlb, PMDs, device entries, VM_LOCKED,
+ *    TTU_HWPOISON, poisoned pages, unused PTEs, and a folio that should be in the swap cache and
+ *    is not. rmap_run_begin(), rmap_run_fits() [rmap_bounds_test; mlock, poison; RMAP_POISONED,
+ *    RMAP_MLOCKED]
+ *  - A run is in one page table and before vma_address_end(), so in the range that MMU notifiers
+ *    were told. page_vma_mapped_walk() continues behind its last PTE. rmap_run_begin(),
+ *    rmap_run_end() [rmap_table_test, rmap_bounds_test; crossing, middle]
+ *  - Failures have stock's path only. If a page cannot be unmapped its PTE is put back unchanged
+ *    and the run ends before it. If the run would be empty nothing was done; stock's code tries
+ *    again, and aborts the walk if it fails, too. rmap_run_put_back() [rmap_pinned_test; pinned]
+ *  - The bits of a PTE stay its page's. Each PTE is read as it is cleared, atomically, so no bit
+ *    that hardware sets is lost. Young, dirty, writable, exclusive, soft-dirty and uffd-wp go to
+ *    the entry or the marker of that page, so PTEs that differ make one run. Only the folio's
+ *    dirty flag is set once: if any PTE was dirty, before the references are dropped, under the
+ *    folio lock. rmap_swap_out(), rmap_migrate(), rmap_discard(), rmap_run_end()
+ *    [rmap_migrate_test, rmap_file_test; young, dirty, soft-dirty, uffd-wp, exclusive;
+ *    RMAP_LOSE_*, RMAP_ALL_*]
+ *  - The record of the run is writable if any PTE was, and dirty if any was. A dirty record is
+ *    flushed before I/O, and mm/luf.c defers only records that are not writable and, for files,
+ *    not dirty. With a record of the first PTE, a CPU could write to a page through another one
+ *    after its I/O or lazy unmap. rmap_run_merge() [rmap_merge_test, rmap_record_test;
+ *    RMAP_FIRST_ONLY]
+ *  - pte_accessible() is true of all PTEs of a run or of none: it is false for a PROT_NONE PTE
+ *    unless a flush is pending in the mm, and all PTEs are PROT_NONE or none is. It is called
+ *    after the last one was cleared. A flush that was pending before, and is not any more, has
+ *    covered these entries. rmap_run_fits(), rmap_run_end() [rmap_bounds_test]
+ *  - One record after the last PTE is enough. flush_tlb_batched_pending(), luf_flush_pending() and
+ *    luf_write_fault(), which read it, take the same page table lock. A fault that sees an entry
+ *    of the run before the record waits for that lock or for the folio's. The CPUs to interrupt,
+ *    tlb_gen and the generations of mm/luf.c are read after the last PTE was cleared.
+ *    rmap_run_end()
+ *  - No pin is missed. The PTE is cleared, then folio_try_share_anon_rmap_pte() looks for pins,
+ *    then the new entry is set, with stock's barriers. A PTE that is put back is unchanged, with
+ *    PG_anon_exclusive set, so cached entries are right and need no flush. References and mappings
+ *    change when the run is complete, so rmap_may_drop() finds both for the PTEs that are gone.
+ *    GUP-fast depends on the PTE, not the TLB. rmap_may_share(), rmap_may_drop()
+ *    [rmap_pinned_test, rmap_lazyfree_test; RMAP_SHARE_PINNED, RMAP_DROP_USED]
+ *  - Counts are right when the page table is unlocked. In mid-run the folio has more mappings than
+ *    PTEs; code that compares them holds the page table lock or the folio's, or tolerates it.
+ *    rmap_run_end(), __rmap_batch_unmap() [counters; RMAP_ONE_COUNTED, RMAP_SWAP_LEAK]
  *
- * pte_accessible() says no of a PROT_NONE PTE unless a flush is pending in the mm.
- * All PTEs of a run are PROT_NONE, or none is, so that this is true of all or of
- * none. It is asked after all of them were cleared. If a flush was pending when
- * one of them was, and is not any more, then it has happened meanwhile, and those
- * are the entries that it was for.
- *
- * The record, or the flush, comes behind the last PTE of the run and not behind
- * each, but under the same page table lock, which whoever depends on either takes:
- * flush_tlb_batched_pending(), luf_flush_pending() and luf_write_fault(). A fault
- * that sees an entry of the run before it is recorded waits for that lock, or for
- * the folio's. GUP-fast depends on the PTE and not on the TLB. The CPUs that are
- * interrupted, tlb_gen and the labels of mm/luf.c are looked at after the last PTE
- * was cleared, so they are right for all of them.
- *
- * Against GUP-fast
- * ----------------
- * A page is taken away in stock's order: its PTE is cleared, then
- * folio_try_share_anon_rmap_pte() looks whether the folio is pinned, with the
- * barriers that are explained there, then the new entry is set. A PTE that is put
- * back is the same as before: PG_anon_exclusive is still set, no flush is due for
- * it, as what is cached is what is there. Likewise for lazily freed folios: PTE,
- * barrier, references and mappings, page by page. Neither changes until the run is
- * complete, so those of the PTEs that were taken away before are still counted on
- * both sides.
- *
- * The swap entries are duplicated before the first PTE is cleared: if that fails,
- * there is nothing to put back; those of PTEs that stay are given up again. Nobody
- * can tell from the counts that the PTEs are still there, as whoever acts on these
- * has locked the folio (folio_free_swap(), swapin, swapoff).
- *
- * Between the first PTE and the last the folio has more mappings than PTEs. Those
- * who compare the two hold the page table lock or the folio's, or expect it to be
- * wrong.
- *
- * What differs from stock
- * -----------------------
- * A folio that is unmapped in one run is never partially mapped, so it is not put
- * on the list of those to be split. Where the flush may not be deferred, there is
- * one for the run. mlock() in mid-run finds the whole run gone, and reads it again.
- * The architecture: see QUELL_RMAP_BATCH in mm/Kconfig.quell.
+ * Differences from stock: a folio that is unmapped in one run is never partially mapped, so it is
+ * not queued for splitting. If its flush may not be deferred, a run has one. mlock() in mid-run
+ * finds the whole run gone, and reads it again. x86 only: see QUELL_RMAP_BATCH in
+ * mm/Kconfig.quell.
  */
 #include <linux/init.h>
 #include <linux/jump_label.h>
@@ -114,16 +92,16 @@
 DEFINE_STATIC_KEY_FALSE(rmap_batch_key);
 
 /**
- * struct rmap_run - a run, and how far it has come
+ * struct rmap_run - a run, and how far it has been cleared
  * @folio:	that it maps
- * @vma:	where
+ * @vma:	that maps it
  * @mm:		@vma's
  * @page:	the next page
  * @ptep:	the next PTE
  * @address:	the next address
- * @max:	so many PTEs make it at the most; under the page table lock only their
- *		young and dirty bits change
- * @nr:		so many were taken away
+ * @max:	the PTEs that make the run; the page table lock fixes all but their young and
+ *		dirty bits
+ * @nr:		the PTEs that were taken away
  * @stale:	for the record: the first PTE, and see rmap_run_merge()
  */
 struct rmap_run {
@@ -138,7 +116,7 @@ struct rmap_run {
 	pte_t stale;
 };
 
-/* May @pte, which maps @page if it is in the run at all, follow @first? */
+/* May @pte follow @first? It maps @page if it is in the run. */
 static bool rmap_run_fits(pte_t pte, pte_t first, struct page *page)
 {
 	return pte_present(pte) && pte_pfn(pte) == page_to_pfn(page) &&
@@ -148,8 +126,11 @@ static bool rmap_run_fits(pte_t pte, pte_t first, struct page *page)
 }
 
 /*
- * Is there a run of two at least where the walk stands? Under the page table
- * lock; page_vma_mapped_walk() has seen that the PTE maps a page of the folio.
+ * Do at least two PTEs make a run where the walk stands? Under the page table lock;
+ * page_vma_mapped_walk() has checked that the PTE maps a page of the folio.
+ *
+ * Not in VM_LOCKED VMAs: folio->mlock_count may exceed their number when munlock() races with
+ * isolation. A munlock per PTE corrects that, one per run might leave the folio mlocked.
  */
 static bool rmap_run_begin(struct rmap_run *run, struct folio *folio,
 			   struct page_vma_mapped_walk *pvmw)
@@ -189,7 +170,7 @@ static bool rmap_run_more(const struct rmap_run *run)
 	return run->nr < run->max;
 }
 
-/* The record of a run that was @stale so far, with one more PTE. */
+/* Merge one more PTE into the record of a run, @stale so far. */
 static __always_inline pte_t rmap_run_merge(pte_t stale, pte_t pte)
 {
 	if (quell_mutant(RMAP_FIRST_ONLY))
@@ -201,7 +182,7 @@ static __always_inline pte_t rmap_run_merge(pte_t stale, pte_t pte)
 	return stale;
 }
 
-/* should_defer_flush(), which is to be inlined where there is one PTE. */
+/* should_defer_flush(), which stock inlines at its single PTE. */
 static bool rmap_run_may_defer(struct mm_struct *mm, enum ttu_flags flags)
 {
 	return (flags & TTU_BATCH_FLUSH) && quell_unmap_batch() &&
@@ -214,13 +195,13 @@ static pte_t rmap_run_clear(struct rmap_run *run)
 	return ptep_get_and_clear(run->mm, run->address, run->ptep);
 }
 
-/* The page stays where it was. Hardware sets no bit of a PTE that is cleared. */
+/* The page stays mapped. Hardware sets no bit of a PTE that is cleared. */
 static void rmap_run_put_back(struct rmap_run *run, pte_t pte)
 {
 	set_pte_at(run->mm, run->address, run->ptep, pte);
 }
 
-/* The next PTE was @pte, and is taken away. */
+/* The next PTE, @pte, was taken away. */
 static void rmap_run_took(struct rmap_run *run, pte_t pte)
 {
 	run->stale = rmap_run_merge(run->stale, pte);
@@ -231,8 +212,8 @@ static void rmap_run_took(struct rmap_run *run, pte_t pte)
 }
 
 /*
- * All PTEs of the run are cleared: do the rest, which is for all of them. The folio
- * may lose its last mapping, but not its last reference, which is the caller's.
+ * All PTEs of the run are cleared: do the work that is due once. The folio may lose its last
+ * mapping, but not its last reference, which is the caller's.
  */
 static void rmap_run_end(struct rmap_run *run, struct page_vma_mapped_walk *pvmw,
 			 bool defer)
@@ -243,7 +224,7 @@ static void rmap_run_end(struct rmap_run *run, struct page_vma_mapped_walk *pvmw
 	if (defer)
 		rmap_run_flush_pending(run->mm, run->stale, start, end);
 	else if (pte_accessible(run->mm, run->stale))
-		/* No page table is freed: not lazy CPUs, as flush_tlb_page(). */
+		/* No page table is freed: lazy CPUs are spared, as in flush_tlb_page(). */
 		flush_tlb_mm_range(run->mm, start, end, PAGE_SHIFT, false);
 
 	if (pte_dirty(run->stale) && !quell_mutant(RMAP_LOSE_DIRTY))
@@ -258,7 +239,7 @@ static void rmap_run_end(struct rmap_run *run, struct page_vma_mapped_walk *pvmw
 	pvmw->address = end - PAGE_SIZE;
 }
 
-/* Has nobody but us, and who maps it, a lazily freed folio? Its PTE was @pte. */
+/* Has a lazily freed folio no references but its mappings' and ours? Its PTE was @pte. */
 static bool rmap_may_drop(struct rmap_run *run, pte_t pte)
 {
 	int refs, maps;
@@ -276,7 +257,7 @@ static bool rmap_may_drop(struct rmap_run *run, pte_t pte)
 	       (!pte_dirty(pte) && !folio_test_dirty(run->folio));
 }
 
-/* File folios, and anonymous ones that are lazily freed. */
+/* Take one PTE of a file folio, or of a lazily freed anonymous one, away. */
 static bool rmap_discard(struct rmap_run *run, bool lazyfree)
 {
 	pte_t pte = rmap_run_clear(run);
@@ -293,8 +274,8 @@ static bool rmap_discard(struct rmap_run *run, bool lazyfree)
 }
 
 /*
- * PTE cleared: can the page do without PG_anon_exclusive, if it had that, and
- * has the architecture nothing against it?
+ * The PTE is cleared: may the page lose PG_anon_exclusive, if it had that, and does the
+ * architecture agree?
  */
 static __always_inline bool rmap_may_share(struct rmap_run *run, pte_t pte,
 					   bool exclusive)
@@ -334,10 +315,11 @@ static bool rmap_swap_out(struct rmap_run *run, swp_entry_t entry)
  * @pvmw:	stands on a PTE that maps a page of @folio
  * @flags:	of try_to_unmap()
  *
- * Under the page table lock.
+ * Under the page table lock. The swap entries are duplicated before the first PTE is cleared, so a
+ * failure leaves nothing to put back. Code that acts on their counts locks the folio
+ * (folio_free_swap(), swapin, swapoff).
  *
- * Return: true if a run was unmapped, and @pvmw stands on its last PTE; false if
- * nothing was done.
+ * Return: true if a run was unmapped, and @pvmw stands on its last PTE; false if nothing was done.
  */
 bool __rmap_batch_unmap(struct folio *folio, struct page_vma_mapped_walk *pvmw,
 			enum ttu_flags flags)
@@ -352,7 +334,7 @@ bool __rmap_batch_unmap(struct folio *folio, struct page_vma_mapped_walk *pvmw,
 	    !rmap_run_begin(&run, folio, pvmw))
 		return false;
 
-	/* Before the first PTE is cleared, and once: it looks at a switch. */
+	/* Read the switch once, before the first PTE is cleared. */
 	defer = rmap_run_may_defer(run.mm, flags);
 	if (swap) {
 		swp_entry_t entry = page_swap_entry(run.page);
@@ -427,8 +409,8 @@ static bool rmap_migrate(struct rmap_run *run)
  *
  * Under the page table lock.
  *
- * Return: true if a run was replaced by migration entries, and @pvmw stands on its
- * last PTE; false if nothing was done.
+ * Return: true if migration entries replace a run, and @pvmw stands on its last PTE; false if
+ * nothing was done.
  */
 bool __rmap_batch_migrate(struct folio *folio,
 			  struct page_vma_mapped_walk *pvmw,
@@ -440,7 +422,7 @@ bool __rmap_batch_migrate(struct folio *folio,
 	if (!rmap_run_begin(&run, folio, pvmw))
 		return false;
 
-	/* Before the first PTE is cleared, and once: it looks at a switch. */
+	/* Read the switch once, before the first PTE is cleared. */
 	defer = rmap_run_may_defer(run.mm, flags);
 	while (rmap_run_more(&run) && rmap_migrate(&run))
 		;

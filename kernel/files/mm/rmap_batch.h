@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Unmapping a large folio in runs of PTEs: the hooks in mm/rmap.c. Why they are
- * safe is at the head of mm/rmap_batch.c.
+ * Batched PTE clearing: the hooks in mm/rmap.c. The head of mm/rmap_batch.c says why they are
+ * safe.
  */
 #ifndef _MM_RMAP_BATCH_H
 #define _MM_RMAP_BATCH_H
@@ -11,7 +11,7 @@
 #include <linux/page-flags.h>
 #include <linux/rmap.h>
 
-/* In mm/rmap.c, for the PTEs of a run, from @start up to @end. */
+/* In mm/rmap.c: record the deferred flush of a run's PTEs, from @start up to @end. */
 void rmap_run_flush_pending(struct mm_struct *mm, pte_t pteval,
 			    unsigned long start, unsigned long end);
 
@@ -36,8 +36,8 @@ bool __rmap_batch_migrate(struct folio *folio,
 			  enum ttu_flags flags);
 
 /*
- * For try_to_unmap_one(), at a PTE that maps @folio: was a run unmapped that
- * starts there? Then the walk stands on its last PTE. Else nothing was done.
+ * For try_to_unmap_one(), at a PTE that maps @folio: was a run unmapped that starts there? Then
+ * the walk stands on its last PTE. Else nothing was done.
  */
 static inline bool rmap_batch_unmap(struct folio *folio,
 				    struct page_vma_mapped_walk *pvmw,

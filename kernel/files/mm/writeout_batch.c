@@ -1,93 +1,61 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Reclaim writes swap-backed folios (anonymous memory, shmem) to swap after one flush
- * for many of them, and not after one for each.
+ * Batched write-out: reclaim writes many swap-backed folios (anonymous memory, shmem) after one
+ * flush.
  *
- * A CPU may write to a folio through a TLB entry that is dirty already, after its PTE
- * was cleared, and nothing tells of it: what is written after I/O began is lost. So
- * shrink_folio_list() flushes before it writes a dirty folio if a PTE that it has cleared
- * was dirty, with try_to_unmap_flush_dirty(). Nearly every anonymous folio is such a one,
- * so that the batched unmap flush is one of one folio.
+ * After its PTE was cleared, a CPU may still write to a folio through a dirty TLB entry. Data that
+ * it writes after I/O began is lost. So shrink_folio_list() calls try_to_unmap_flush_dirty()
+ * before it writes a dirty folio if a cleared PTE was dirty. Nearly every anonymous folio is such
+ * a one, and stock flushes for each.
  *
- * Here such a folio is set aside once it is unmapped, locked as it is, and reclaim looks at
- * the next one of the list. Then comes the flush, all of them are unlocked, and each goes
- * on where a folio does that was found unmapped: it is locked, pageout() is called, and
- * it is freed or put back. The hooks are in shrink_folio_list(), so this is so for all
- * kinds of reclaim.
+ * Here such a folio is set aside once it is unmapped, still locked, and reclaim goes on with the
+ * next one of its list. One flush serves all folios that are set aside. Then they are unlocked,
+ * and each goes on where a folio does that was found unmapped: it is locked, pageout() is called,
+ * and it is freed or put back.
  *
- * Locked until the flush
- * ----------------------
- * Code that locks a folio and finds it unmapped may assume that no CPU writes to it,
- * because reclaim has had the lock from the unmapping to the flush. UFFDIO_MOVE of a swap
- * entry relies on that (the folio belongs to another address then), and so do hole punching
- * in shmem (what is written after it returned must not be lost) and i915, which writes
- * shmem folios itself. That stays.
+ * Mel Gorman's batched unmap flush ("mm: Send one IPI per CPU to TLB flush all entries after
+ * unmapping pages", July 2015; Linux 4.3) left this open. Vinay Banakar and Rik van Riel
+ * ("mm/vmscan: batch TLB flush during memory reclaim", v2, March 2025) and Zhang Peng ("mm: batch
+ * TLB flushing for dirty folios in vmscan", v4, May 2026) unlock the folios before the flush. Here
+ * they stay locked until it.
  *
- * At most WRITEOUT_BATCH_MAX pages are locked at once, and those of one more folio.
- * Meanwhile reclaim only tries to lock other folios. It blocks on the locks of anon_vma and
- * i_mmap, in MMU notifiers, and where swap space is allocated, on a per-CPU lock under which
- * a discard may run. None of those that hold these wait for a folio that reclaim can have,
- * as migrate_pages_batch() needs, too, which has hundreds locked. The exception is
- * radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with
- * its own reclaim in stock.
+ * writeout_batch_add() sets a folio aside. writeout_batch_due() decides when writeout_batch_next()
+ * flushes and returns the first one. writeout_batch_unlock() flushes before reclaim waits. All are
+ * called in shrink_folio_list(), so every kind of reclaim has them.
  *
- * Before reclaim waits for longer, the batch is flushed and unlocked: before the end of I/O
- * (cgroup v1), a file system that releases or writes a folio, swap's own I/O, and before
- * reclaim gives the CPU away by cond_resched(). User space may have to carry out such I/O
- * (nbd, FUSE), and its memory may be among what is set aside.
+ * Invariants, with the enforcing function, and mutations in brackets; selftest writeout_batch
+ * tests it:
  *
- * Unlocked after the flush
- * ------------------------
- * From then on a folio is like one of the list that is not mapped: isolated, with reclaim's
- * reference. A fault does not wait for the I/O of those before it: it finds the folio in
- * the swap cache, or in the shmem mapping, and maps it again. What else may happen to it,
- * and what follows when it is locked again:
+ *  - The flush precedes I/O. All folios of a batch are unmapped before it, and no I/O begins
+ *    between the first one and the flush. Frames are freed as in stock, after
+ *    try_to_unmap_flush(). writeout_batch_flush() [WRITEOUT_NO_FLUSH, WRITEOUT_FLUSH_LATE]
+ *  - A folio is locked from its unmapping to the flush. Code that locks it and finds it unmapped
+ *    may assume that no CPU writes to it: UFFDIO_MOVE of a swap entry, which gives it to another
+ *    address, hole punching in shmem, after which no write may be lost, and i915, which writes
+ *    shmem folios itself. writeout_batch_flush()
+ *  - At most WRITEOUT_BATCH_MAX pages are locked, and those of one more folio.
+ *    writeout_batch_due()
+ *  - These locks cause no deadlock. Meanwhile reclaim only trylocks other folios. It blocks on the
+ *    locks of anon_vma and i_mmap, in MMU notifiers, and on a per-CPU lock of swap allocation,
+ *    under which a discard may run. No holder of these waits for a folio that reclaim can have:
+ *    migrate_pages_batch(), which has hundreds locked, depends on that, too. The exception is
+ *    radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with its
+ *    own reclaim in stock.
+ *  - No batch is locked while reclaim waits for longer: before the end of I/O (cgroup v1), a file
+ *    system that releases or writes a folio, swap's own I/O, and cond_resched(). User space may
+ *    have to carry out such I/O (nbd, FUSE), with its own memory in the batch.
+ *    writeout_batch_unlock(), writeout_batch_due()
+ *  - After the flush a folio is like an unmapped one of the list: isolated, with reclaim's
+ *    reference. A fault maps it again without a wait for I/O. writeout_batch_fits() has the cases.
+ *  - Each folio that was set aside is written or put back, also if the switch moves meanwhile.
+ *    writeout_batch_next() [WRITEOUT_FORGET]
  *
- *	mapped		it is in use, and is put back.
- *	mapped, and unmapped again
- *			Reclaim and migration are excluded, as it is on no LRU list. Zap's
- *			mmu_gather has a reference until it has flushed, with which pageout()
- *			and __remove_mapping() fail, as in stock. All others (device migration,
- *			khugepaged on a page table) flush before they unlock the folio, or the
- *			page table.
- *	pinned		as found unmapped in stock: activated.
- *	under writeback	by i915 or zswap: put back. If that has ended it is clean, and freed.
- *	not in the swap cache any more, or truncated
- *			swapoff, exit, MADV_FREE of its swap entry, a hole in a shmem file:
- *			folio_mapping() is NULL, and it is kept and put back, as in stock.
- *	without users, in the swap cache
- *			swap_writepage() gives the swap entry up instead of writing.
- *	not evictable	SHM_LOCK: put back. shmem does not write it, and warns.
- *	poisoned	memory_failure() has made its content void, and a read of the swap
- *			entry must see that: put back.
- *	locked		put back: reclaim does not wait.
- *	split, migrated	neither: reclaim's reference is one too many.
- *
- * The flush
- * ---------
- * A folio is set aside where stock would flush now (current->tlb_ubc.writable), or where
- * others are set aside already. All of them are unmapped before the flush. No I/O begins
- * between the first one and the flush. Frames are freed as in stock, after
- * try_to_unmap_flush(), which has less to do. If free_folios was full and flushed the batch
- * meanwhile, that costs no second flush.
- *
- * The switch may be moved at any time: folios that are set aside go on.
- *
- * What differs from stock
- * -----------------------
- * A fault that needs a folio between unmapping and flush waits for the others of the batch
- * to be unmapped, too, and so for the locks above if reclaim waits for one of them. In
- * stock it waits for the flush of its own folio only. Up to WRITEOUT_BATCH_MAX pages have
- * swap space before the first is written. A folio that is used again between flush and I/O
- * stays, where stock would have written it, and its swap space with it, until reclaim comes
- * by or swap is short, as after swap-in.
- *
- * Folios of files are written as in stock: reclaim hardly does, and a file system may
- * lock others to write one.
- *
- * After Mel Gorman's batched unmap flush (2015), which left this open. Published since:
- * Vinay Banakar and Rik van Riel (2025), Zhang Peng (2026). Both unlock the folios before
- * the flush.
+ * Differences from stock: a fault on a folio between unmapping and flush waits until the batch is
+ * unmapped, and so for the locks above if reclaim waits for one of them; in stock it waits for the
+ * flush of its own folio. Up to WRITEOUT_BATCH_MAX pages have swap space before the first is
+ * written. A folio that is used between flush and I/O stays, where stock would have written it. It
+ * keeps its swap space until reclaim comes by or swap is short, as after swap-in. Folios of files
+ * are written as in stock: reclaim rarely does, and a file system may lock others for it.
  */
 #include <linux/hugetlb.h>
 #include <linux/init.h>
@@ -111,8 +79,8 @@
 DEFINE_STATIC_KEY_FALSE(writeout_batch_key);
 
 /**
- * writeout_batch_flush - flush, and unlock all that was set aside
- * @batch:	something is set aside
+ * writeout_batch_flush - flush, and unlock the folios of @batch
+ * @batch:	at least one folio is set aside and locked
  *
  * In shrink_folio_list(). Waits until other CPUs have flushed.
  */
@@ -135,7 +103,30 @@ void writeout_batch_flush(struct writeout_batch *batch)
 	batch->nr_unmapped = 0;
 }
 
-/* @folio, just locked, was set aside: may reclaim go on with it? */
+/*
+ * May reclaim go on with @folio, which was set aside, flushed for, unlocked, and locked again?
+ * Events since the unlock, and their results:
+ *
+ *	mapped		in use: put back.
+ *	mapped, and unmapped again
+ *			Not by reclaim or migration, as the folio is on no LRU list. Zap's
+ *			mmu_gather has a reference until it has flushed: pageout() and
+ *			__remove_mapping() fail, as in stock. All others (device migration,
+ *			khugepaged on a page table) flush before they unlock the folio or the
+ *			page table.
+ *	pinned		activated, as a pinned folio that stock finds unmapped.
+ *	under writeback	by i915 or zswap: put back. Once that has ended: clean, so freed.
+ *	not in the swap cache any more, or truncated
+ *			swapoff, exit, MADV_FREE of its swap entry, a hole in a shmem file:
+ *			folio_mapping() is NULL, and the folio is put back, as in stock.
+ *	without users, in the swap cache
+ *			swap_writepage() frees the swap entry instead of writing.
+ *	not evictable	SHM_LOCK: put back, as shmem would not write it, and warn.
+ *	poisoned	put back: memory_failure() has voided the content, and a read of the
+ *			swap entry must see that.
+ *	locked		put back by writeout_batch_next(): reclaim does not wait.
+ *	split, migrated	impossible: reclaim's reference is one too many.
+ */
 static bool writeout_batch_fits(struct folio *folio)
 {
 	return !folio_mapped(folio) && !folio_test_writeback(folio) &&
@@ -143,9 +134,9 @@ static bool writeout_batch_fits(struct folio *folio)
 }
 
 /**
- * writeout_batch_next - the next folio that was set aside, after the flush for all of them
- * @batch:	writeout_batch_due()
- * @ret_folios:	where those go that are not to be written any more
+ * writeout_batch_next - return the next folio of @batch, after the flush for all
+ * @batch:	writeout_batch_due() is true
+ * @ret_folios:	receives the folios that are not written
  *
  * In shrink_folio_list(). May sleep.
  *
@@ -158,7 +149,7 @@ struct folio *writeout_batch_next(struct writeout_batch *batch,
 
 	if (list_empty(&batch->flushed))
 		writeout_batch_flush(batch);
-	/* With no folio locked. */
+	/* No folio is locked here. */
 	cond_resched();
 	while (!list_empty(&batch->flushed)) {
 		folio = list_last_entry(&batch->flushed, struct folio, lru);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Swap-backed folios are written out after one flush for many: the hooks in
- * shrink_folio_list(). Why they are safe is at the head of mm/writeout_batch.c.
+ * Batched write-out: the hooks in shrink_folio_list(). The head of mm/writeout_batch.c says why
+ * they are safe.
  */
 #ifndef _MM_WRITEOUT_BATCH_H
 #define _MM_WRITEOUT_BATCH_H
@@ -15,11 +15,11 @@
 
 /**
  * struct writeout_batch - folios that shrink_folio_list() has unmapped and set aside
- * @unmapped:	they are locked, and a flush is due
- * @nr_unmapped: their pages
- * @flushed:	they are unlocked, and wait for I/O
+ * @unmapped:		locked, a flush is due
+ * @nr_unmapped:	pages of @unmapped
+ * @flushed:		unlocked, they wait for I/O
  *
- * The first one set aside is the last of its list.
+ * Each list has the latest folio first.
  */
 struct writeout_batch {
 	struct list_head unmapped;
@@ -37,8 +37,8 @@ static inline void writeout_batch_init(struct writeout_batch *batch)
 #ifdef CONFIG_QUELL_WRITEOUT_BATCH
 
 /*
- * So many pages are locked at once, and those of one more folio. The lists of MGLRU have
- * as many, the classic ones half.
+ * The most pages that are locked at once, but for those of one more folio. MGLRU's lists have as
+ * many, the classic ones half.
  */
 #define WRITEOUT_BATCH_MAX	64
 
@@ -49,8 +49,8 @@ struct folio *writeout_batch_next(struct writeout_batch *batch,
 void writeout_batch_flush(struct writeout_batch *batch);
 
 /*
- * @folio is locked, unmapped and dirty, and would be written now. True if it was set
- * aside, because a flush has to come first, or does for those that are locked already.
+ * @folio is locked, unmapped and dirty, and would be written now. Returns whether it was set aside:
+ * if a flush is due before it is written, or others are set aside and locked.
  */
 static inline bool writeout_batch_add(struct writeout_batch *batch, struct folio *folio)
 {
@@ -64,16 +64,16 @@ static inline bool writeout_batch_add(struct writeout_batch *batch, struct folio
 	return true;
 }
 
-/* Does shrink_folio_list() have to go on although its list is empty? */
+/* Must shrink_folio_list() go on although its list is empty? */
 static inline bool writeout_batch_waits(const struct writeout_batch *batch)
 {
 	return !list_empty(&batch->unmapped) || !list_empty(&batch->flushed);
 }
 
 /*
- * Is the next thing to do writeout_batch_next(), and not the next folio of @folio_list?
- * Nothing is kept locked where reclaim may be away from the CPU for long: it is asked to
- * leave it, or a file system may take its time to release the next folio.
+ * Is writeout_batch_next() due, not the next folio of @folio_list? No folio stays locked where
+ * reclaim may be off the CPU for long: where it should reschedule, or a file system may take long
+ * to release the next folio.
  */
 static inline bool writeout_batch_due(const struct writeout_batch *batch,
 				      struct list_head *folio_list)
@@ -86,7 +86,7 @@ static inline bool writeout_batch_due(const struct writeout_batch *batch,
 	       need_resched() || !folio_test_swapbacked(lru_to_folio(folio_list));
 }
 
-/* Reclaim is about to wait for I/O: nothing that was set aside stays locked. */
+/* Reclaim is about to wait for I/O: unlock the folios that are set aside. */
 static inline void writeout_batch_unlock(struct writeout_batch *batch)
 {
 	if (!list_empty(&batch->unmapped))

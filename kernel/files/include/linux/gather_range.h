@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Overlapping gathers flush the range of their own call: see mm/gather_range.c.
- * Included by asm-generic/tlb.h, which has struct mmu_gather.
+ * Overlapping gathers flush the range of their own call: see mm/gather_range.c. Included by
+ * asm-generic/tlb.h, which has struct mmu_gather.
  */
 #ifndef _LINUX_GATHER_RANGE_H
 #define _LINUX_GATHER_RANGE_H
@@ -16,7 +16,7 @@ DECLARE_STATIC_KEY_FALSE(gather_range_key);
 
 bool __gather_range_use(struct mmu_gather *tlb);
 
-/* @tlb begins. Without gather_range_add() it flushes as in stock. */
+/* Start a gather. Without gather_range_add() it flushes as in stock. */
 static inline void gather_range_init(struct mmu_gather *tlb)
 {
 	tlb->call_start = ULONG_MAX;
@@ -24,14 +24,13 @@ static inline void gather_range_init(struct mmu_gather *tlb)
 }
 
 /**
- * gather_range_add - the call that @tlb serves is about a range
+ * gather_range_add - add a range to the call that @tlb serves
  * @tlb:	from tlb_gather_mmu()
  * @start:	first address, page aligned
  * @end:	first address behind, page aligned
  *
- * For all that the call wants to be flushed when it returns, or for none of it:
- * whatever it does not flush by itself. Before the first of its entries is looked at
- * or after, but before tlb_finish_mmu().
+ * A call adds all ranges that have to be flushed when it returns and that it does not flush by
+ * itself, or none. At any time before tlb_finish_mmu(), also before its first entry.
  */
 static inline void gather_range_add(struct mmu_gather *tlb, unsigned long start,
 				    unsigned long end)
@@ -41,8 +40,8 @@ static inline void gather_range_add(struct mmu_gather *tlb, unsigned long start,
 }
 
 /*
- * tlb_finish_mmu(), where another gather of the mm is under way: is it enough to
- * flush what is in @tlb now?
+ * For tlb_finish_mmu(), while another gather of the mm is under way: does it suffice to flush the
+ * range of @tlb?
  */
 static inline bool gather_range_use(struct mmu_gather *tlb)
 {

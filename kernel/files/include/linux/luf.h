@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Lazy unmap flush: the hooks outside of mm/. What they are for is at the head of
- * mm/luf.c.
- */
+/* Lazy unmap flush: the hooks outside of mm/. The head of mm/luf.c has the rules. */
 #ifndef _LINUX_LUF_H
 #define _LINUX_LUF_H
 

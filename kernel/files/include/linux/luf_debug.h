@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Lazy unmap flush: where the ledger of open stale windows looks. See mm/luf_debug.c. */
+/* Lazy unmap flush: hooks of the checker of open stale-TLB windows. See mm/luf_debug.c. */
 #ifndef _LINUX_LUF_DEBUG_H
 #define _LINUX_LUF_DEBUG_H
 

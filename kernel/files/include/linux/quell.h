@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Quell: run-time switches for what makes TLB shootdowns fewer or cheaper.
+ * Quell: run-time switches for mechanisms that make TLB shootdowns fewer or cheaper.
  *
- * Every mechanism has a static key, a directory /sys/kernel/mm/quell/NAME/ with
- * the file "enabled", and its name in the boot parameter quell=; mm/quell.c
- * has the parameter's grammar. The mechanism's own file registers it.
+ * Every mechanism has a static key, a directory /sys/kernel/mm/quell/NAME/ with the file
+ * "enabled", and its name in the boot parameter quell=; mm/quell.c has the parameter's grammar.
+ * The mechanism's own file registers it.
  */
 #ifndef _LINUX_QUELL_H
 #define _LINUX_QUELL_H
@@ -19,7 +19,7 @@ struct cpumask;
  * struct quell_mechanism - one switch
  * @name:	its name in sysfs and in quell=
  * @key:	true while the mechanism is on
- * @linux_own:	Linux does this by itself: quell=off leaves it on
+ * @linux_own:	Linux has this mechanism: quell=off leaves it on
  * @refused:	why it must stay off on this machine, a few words; or NULL
  * @attrs:	further sysfs files beside "enabled", NULL-terminated, or NULL
  * @off:	called after @key went from true to false; may sleep; or NULL

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of the policy of anonymous folios: programs touch pages of one page table that
- * no process has, as they do.
+ * KUnit tests of the policy of anonymous folios: simulated programs touch pages of one page table
+ * that no process has.
  *
- * What is filled from one end gets four single pages, then 16 KB, 32 KB, 64 KB, and
- * 64 KB from there on: 7 faults for the first 32 pages, and 30 for the other 480.
+ * Memory that is filled from one end gets four single pages, then 16 KB, 32 KB, 64 KB, and 64 KB
+ * from there on: 7 faults for the first 32 pages, and 30 for the other 480.
  */
 #include <kunit/test.h>
 #include <linux/string.h>
@@ -41,7 +41,7 @@ static struct sim *sim_new(struct kunit *test)
 	return sim;
 }
 
-/* Some frame that is not the zero page's. */
+/* A frame that is not the zero page's. */
 static pte_t sim_pte(bool young)
 {
 	pte_t pte = pfn_pte(is_zero_pfn(1) ? 2 : 1, PAGE_SHARED);
@@ -150,7 +150,7 @@ static void random_test(struct kunit *test)
 	KUNIT_EXPECT_LE(test, there * 100, touched * 102);
 }
 
-/* Several streams that begin in the same memory, each where the last one's share ends. */
+/* Several streams in the same memory; each continues at the front when its share is full. */
 static void streams_test(struct kunit *test)
 {
 	struct sim *sim = sim_new(test);
@@ -198,7 +198,7 @@ static void score_test(struct kunit *test)
 	for (i = 0; i < 100; i++)
 		hint = folio_order_note(hint, SIM_BASE + 10 * i, 0, false, false);
 	KUNIT_EXPECT_EQ(test, hint_score(hint), SCORE_MIN);
-	/* What is at random writes no more. */
+	/* Random accesses do not write the hint any more. */
 	KUNIT_EXPECT_EQ(test, folio_order_note(hint, SIM_BASE, 0, false, false), hint);
 	hint = folio_order_note(hint, SIM_BASE + 21, 4, true, false);
 	KUNIT_EXPECT_EQ(test, hint_page(hint), SIM_BASE + 16);

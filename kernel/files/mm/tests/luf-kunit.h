@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of the ledger of owed flushes, with a ledger of their own, and of the state
- * of the folio that is being unmapped. The clock starts where luf_seen never comes, so
- * that every CPU that may use entries of a user is behind.
+ * KUnit tests of struct luf_ledger, with one of their own, and of the state of the folio that is
+ * being unmapped. The clock starts where luf_seen never comes, so every CPU that may use user
+ * entries is pending.
  */
 #include <kunit/test.h>
 #include <linux/kthread.h>
 #include <linux/sched/mm.h>
-/* Has tracepoints of its own. */
+/* It has tracepoints of its own. */
 #undef CREATE_TRACE_POINTS
 #include <linux/mmu_context.h>
 
@@ -17,7 +17,7 @@ struct luf_test {
 	struct luf_ledger ledger;
 	atomic64_t clock;
 	atomic64_t owed[NR_CPUS];
-	struct mm_struct *mm;		/* whose CPUs owe */
+	struct mm_struct *mm;		/* its CPUs become pending */
 	struct mm_struct *loaded;	/* so that our CPU is not lazy */
 };
 
@@ -50,8 +50,7 @@ static void luf_test_exit(struct kunit *test)
 }
 
 /*
- * Stay on this CPU and have an mm loaded: a CPU that is not lazy. Nothing in
- * between may end the test.
+ * Stay on this CPU and load an mm: a CPU that is not lazy. No test may end before luf_test_end().
  */
 static unsigned int luf_test_begin(struct luf_test *t)
 {
@@ -66,7 +65,7 @@ static void luf_test_end(struct luf_test *t)
 	migrate_enable();
 }
 
-/* @cpu may have cached PTEs of the mm. Returns the label. */
+/* @cpu may have cached PTEs of the mm. Returns the generation. */
 static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
 {
 	u64 label;
@@ -78,7 +77,7 @@ static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
 	return label;
 }
 
-/* A label is one that the clock has yet to reach; a flush settles it, and costs nothing again. */
+/* The clock has yet to reach a new generation; one flush completes it, a second is free. */
 static void luf_ledger_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -96,7 +95,7 @@ static void luf_ledger_test(struct kunit *test)
 	luf_test_end(t);
 }
 
-/* Who is owed nothing is not flushed. */
+/* Without pending CPUs there is no flush. */
 static void luf_ledger_nobody_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -108,7 +107,7 @@ static void luf_ledger_nobody_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, ledger->done, LUF_START + 1);
 }
 
-/* What becomes owed after a flush has a label beyond it. */
+/* A generation after a flush is newer than that flush's. */
 static void luf_ledger_next_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -124,9 +123,8 @@ static void luf_ledger_next_test(struct kunit *test)
 }
 
 /*
- * A CPU is behind what is asked for if it has not seen that, and not behind anything
- * newer than the last that it is owed. The thresholds are set around what this CPU has
- * really seen.
+ * A CPU is pending if it has seen neither the generation in question nor its luf_owed. The
+ * thresholds are set around the value that this CPU has really seen.
  */
 static void luf_ledger_behind_test(struct kunit *test)
 {
@@ -150,7 +148,7 @@ static void luf_ledger_behind_test(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, behind[i], i == 3);
 }
 
-/* A CPU that was owed a flush for one mm, and runs another since, is not flushed. */
+/* A CPU that was pending for one mm, and runs another since, is not flushed. */
 static void luf_ledger_other_mm_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -181,7 +179,7 @@ static void luf_ledger_other_mm_test(struct kunit *test)
 	mmput(other);
 }
 
-/* A CPU with init_mm loaded uses no entry of a user. */
+/* A CPU with init_mm loaded uses no user entry. */
 static void luf_ledger_init_mm_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -201,7 +199,7 @@ static void luf_ledger_init_mm_test(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, kernel);
 }
 
-/* Every CPU of the mm is owed the label, no other is, and a greater one stays. */
+/* Every CPU of the mm becomes pending, no other does, and a newer generation stays. */
 static void luf_ledger_owe_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
@@ -222,8 +220,8 @@ static void luf_ledger_owe_test(struct kunit *test)
 }
 
 /*
- * An mm that owes a flush is flushed once. A label that was settled by a drain
- * needs none and goes away, too.
+ * An mm with deferred flushes is flushed once. After a drain has completed its generation it needs
+ * no flush, and the label goes away, too.
  */
 static void luf_pending_test(struct kunit *test)
 {
@@ -255,7 +253,7 @@ static void luf_state_test(struct kunit *test)
 	other = folio_alloc(GFP_KERNEL, 0);
 	KUNIT_ASSERT_TRUE(test, folio && other);
 
-	/* parked: a flush for it was deferred */
+	/* parked: its flush was deferred */
 	tlb_ubc->luf_folio = folio;
 	tlb_ubc->luf_state = LUF_OWED;
 	KUNIT_EXPECT_FALSE(test, luf_park(other, &parked));
@@ -264,18 +262,18 @@ static void luf_state_test(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, list_empty(&parked));
 	list_del(&folio->lru);
 
-	/* not parked: nothing is owed for it, but for one before it */
+	/* not parked: no flush was deferred for it, but for one before it */
 	tlb_ubc->luf_folio = folio;
 	tlb_ubc->luf_state = LUF_KEPT;
 	KUNIT_EXPECT_FALSE(test, luf_park(folio, &parked));
 	KUNIT_EXPECT_TRUE(test, tlb_ubc->luf_state & LUF_KEPT);
 
-	/* settled with the batch, but for what is being migrated */
+	/* flushed with the batch, but for folios that are being migrated */
 	tlb_ubc->luf_state |= LUF_MOVING;
 	try_to_unmap_flush();
 	KUNIT_EXPECT_EQ(test, tlb_ubc->luf_state, LUF_MOVING);
 
-	/* what an earlier folio is owed survives the next one: reclaim has it held, once */
+	/* the deferred flush of an earlier folio survives the next one: it is held, once */
 	luf_drain_all();
 	for (i = 0; i < 2; i++) {
 		tlb_ubc->luf_folio = folio;
@@ -285,7 +283,7 @@ static void luf_state_test(struct kunit *test)
 		luf_end();
 	}
 	KUNIT_EXPECT_LE(test, folio_ref_count(folio), 2);
-	/* others flush */
+	/* migration flushes */
 	tlb_ubc->luf_folio = folio;
 	tlb_ubc->luf_state = LUF_OWED | LUF_MOVING;
 	luf_begin(other, 0);

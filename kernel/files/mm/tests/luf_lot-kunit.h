@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * KUnit tests of the lot: one of their own, with real folios.
- */
+/* KUnit tests of the deferred-free list: one of their own, with real folios. */
 #include <kunit/test.h>
 
 static int luf_lot_test_init(struct kunit *test)
@@ -13,7 +11,7 @@ static int luf_lot_test_init(struct kunit *test)
 	return 0;
 }
 
-/* A folio on @list; the tests free what they take. */
+/* A folio on @list; the tests free the folios that they take. */
 static struct folio *luf_test_folio(struct kunit *test, struct list_head *list,
 				    unsigned int order)
 {
@@ -85,7 +83,7 @@ static void luf_lot_tick_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
-/* References are dropped when their labels are settled, whatever their order. */
+/* References are dropped when their generations are complete, in any order. */
 static void luf_lot_held_test(struct kunit *test)
 {
 	struct luf_lot *lot = test->priv;
@@ -112,7 +110,7 @@ static void luf_lot_held_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
-/* Who wants frames themselves has the references dropped, whatever is owed; nobody else has. */
+/* A migration that wants the frames drops all references, complete or not; others drop none. */
 static void luf_let_go_test(struct kunit *test)
 {
 	struct folio *folio;
@@ -136,7 +134,7 @@ static void luf_let_go_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
-/* Nothing leaves before its label is settled; the rest stays. */
+/* No folio leaves before its generation is complete; the rest stays. */
 static void luf_lot_label_test(struct kunit *test)
 {
 	struct luf_lot *lot = test->priv;
@@ -161,7 +159,7 @@ static void luf_lot_label_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, luf_lot_take(lot, 5, ULONG_MAX, &list), 0);
 }
 
-/* A late parker with an older label waits behind a newer one. */
+/* A folio that is parked late with an older generation waits behind a newer one. */
 static void luf_lot_order_test(struct kunit *test)
 {
 	struct luf_lot *lot = test->priv;
@@ -177,7 +175,7 @@ static void luf_lot_order_test(struct kunit *test)
 	luf_test_put(&list);
 }
 
-/* What a node may hold, and what kswapd may while it is short, follow the watermarks. */
+/* The limits of a node, and of kswapd while free pages are short, follow the watermarks. */
 static void luf_lot_limit_test(struct kunit *test)
 {
 	struct pglist_data *pgdat = NODE_DATA(first_memory_node);

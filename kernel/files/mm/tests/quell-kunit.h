@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * KUnit tests of quell=, as parsed by quell_param_wants().
- */
+/* KUnit tests of quell=, as parsed by quell_param_wants(). */
 #include <kunit/test.h>
 
 static void __init quell_param_test(struct kunit *test)
@@ -41,7 +39,7 @@ static void __init quell_param_test(struct kunit *test)
 	}
 }
 
-/* A mechanism that is refused stays off, whatever is asked for, and may be told so. */
+/* A refused mechanism stays off; to switch it off again is no error. */
 static void __init quell_refused_test(struct kunit *test)
 {
 	struct static_key key = STATIC_KEY_INIT_FALSE;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of runs: which PTEs make one, and that each page keeps its bits.
- * They map a real folio into a page table that nobody walks, of an mm that no CPU
- * has loaded. Swapping out needs a swap device and is not tested here.
+ * KUnit tests of runs: which PTEs make one, and that each page keeps its bits. They map a real
+ * folio into a page table without users, of an mm that no CPU has loaded. Swapping out needs a
+ * swap device and is not tested here.
  */
 #include <kunit/test.h>
 #include <linux/cpumask.h>
@@ -18,7 +18,7 @@ struct rmap_test {
 	spinlock_t ptl;			/* of @ptes */
 	struct mm_struct *mm;
 	struct vm_area_struct vma;
-	struct anon_vma anon_vma;	/* nobody looks into it */
+	struct anon_vma anon_vma;	/* never read */
 	struct folio *folio;
 	pte_t ptes[PTRS_PER_PTE];
 };
@@ -71,7 +71,7 @@ static struct folio *rmap_test_map(struct kunit *test, unsigned int order,
 	folio = folio_alloc(GFP_KERNEL, order);
 	t->folio = folio;
 	KUNIT_ASSERT_NOT_NULL(test, folio);
-	/* Who unmaps it wants to see one. */
+	/* The rmap code expects a charged folio. */
 	KUNIT_ASSERT_EQ(test, mem_cgroup_charge(folio, NULL, GFP_KERNEL), 0);
 
 	spin_lock(&t->ptl);
@@ -103,8 +103,8 @@ static void rmap_test_set(struct rmap_test *t, unsigned int at, pte_t pte)
 }
 
 /*
- * Call @func for what is mapped at @at. Returns how many PTEs were the run, by
- * where the walk stands.
+ * Call @func at the PTE of page @at. Returns the PTEs of the run, by the place where the walk
+ * stands.
  */
 static unsigned int rmap_test_run(struct rmap_test *t, unsigned int at,
 				  bool (*func)(struct folio *folio,
@@ -127,7 +127,7 @@ static unsigned int rmap_test_run(struct rmap_test *t, unsigned int at,
 	return done ? pvmw.pte - rmap_test_ptep(t, start) + 1 : 0;
 }
 
-/* Of what was mapped by rmap_test_map(), @nr PTEs and counts are left. */
+/* @nr PTEs and counts of rmap_test_map()'s are left. */
 static void rmap_test_left(struct kunit *test, unsigned int nr)
 {
 	struct rmap_test *t = test->priv;
@@ -136,7 +136,7 @@ static void rmap_test_left(struct kunit *test, unsigned int nr)
 	KUNIT_EXPECT_EQ(test, folio_ref_count(t->folio), 1 + nr);
 }
 
-/* Take away what a test left, PTE by PTE. */
+/* Clear the PTEs that a test left, one by one. */
 static void rmap_test_clear(struct rmap_test *t)
 {
 	int i;
@@ -155,7 +155,7 @@ static void rmap_test_clear(struct rmap_test *t)
 	spin_unlock(&t->ptl);
 }
 
-/* The record is writable and dirty if any PTE was, wherever it stands. */
+/* The record of a run is writable if any PTE is, dirty if any is, and of the first page. */
 static void rmap_merge_test(struct kunit *test)
 {
 	pte_t plain = pfn_pte(0x1000, PAGE_READONLY);
@@ -185,7 +185,7 @@ static void rmap_test_needs_unmap(struct kunit *test)
 		kunit_skip(test, "Linux unmaps these by itself");
 }
 
-/* A folio of a file: all is gone, and one dirty PTE makes it dirty. */
+/* A folio of a file: all PTEs are cleared, and one dirty PTE makes it dirty. */
 static void rmap_file_test(struct kunit *test)
 {
 	struct rmap_test *t = test->priv;
@@ -225,7 +225,7 @@ static void rmap_bounds_test(struct kunit *test)
 	rmap_test_left(test, 12);
 	t->vma.vm_end = RMAP_TEST_START + 2 * PMD_SIZE;
 
-	/* One PTE before a hole is not worth it, nor is the last one. */
+	/* One PTE before a hole makes no run, nor does the last one. */
 	KUNIT_EXPECT_EQ(test, rmap_test_run(t, 15, __rmap_batch_unmap, 0), 0);
 	KUNIT_EXPECT_EQ(test, rmap_test_run(t, 0, __rmap_batch_unmap, 0), 2);
 	rmap_test_set(t, 7, __pte(0));
@@ -246,7 +246,7 @@ static void rmap_bounds_test(struct kunit *test)
 	rmap_test_left(test, 0);
 }
 
-/* The folio lies in two page tables; the other one is not there. */
+/* The folio lies in two page tables; the other one is missing. */
 static void rmap_table_test(struct kunit *test)
 {
 	struct rmap_test *t = test->priv;
@@ -263,7 +263,7 @@ static void rmap_table_test(struct kunit *test)
 }
 
 #ifdef CONFIG_MIGRATION
-/* Each migration entry says what its PTE was. */
+/* Each migration entry has the bits of its PTE. */
 static void rmap_migrate_test(struct kunit *test)
 {
 	struct rmap_test *t = test->priv;
@@ -312,7 +312,7 @@ static void rmap_migrate_test(struct kunit *test)
 }
 #endif
 
-/* Of a pinned folio nothing is taken away, and nothing is lost. */
+/* No PTE of a pinned folio is cleared, and no bit is lost. */
 static void rmap_pinned_test(struct kunit *test)
 {
 	struct rmap_test *t = test->priv;
@@ -326,7 +326,7 @@ static void rmap_pinned_test(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, PageAnonExclusive(folio_page(folio, 0)));
 	rmap_test_left(test, 2);
 
-	/* Shared pages need no such look: the run ends at the exclusive one. */
+	/* Shared pages have no pins to look for: the run ends at the exclusive one. */
 	ClearPageAnonExclusive(folio_page(folio, 0));
 	rmap_test_set(t, 0, mk_pte(folio_page(folio, 0), PAGE_READONLY));
 	KUNIT_EXPECT_EQ(test, rmap_test_run(t, 0, __rmap_batch_migrate, 0), 1);
@@ -341,7 +341,7 @@ static void rmap_pinned_test(struct kunit *test)
 	rmap_test_clear(t);
 }
 
-/* A lazily freed folio: pages go until one is dirty, or somebody holds it. */
+/* A lazily freed folio: PTEs are cleared until one is dirty, or the folio has another reference. */
 static void rmap_lazyfree_test(struct kunit *test)
 {
 	struct rmap_test *t = test->priv;
@@ -370,8 +370,8 @@ static void rmap_lazyfree_test(struct kunit *test)
 }
 
 /*
- * A PTE in the middle of the run is dirty, or writable: the flush comes before
- * I/O, and lazy unmap flush does not take it.
+ * A PTE in the middle of the run is dirty, or writable: the flush precedes I/O, and lazy unmap
+ * flush does not defer it.
  */
 static void rmap_record_test(struct kunit *test)
 {

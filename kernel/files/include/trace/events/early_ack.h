@@ -8,8 +8,8 @@
 #include <linux/tracepoint.h>
 
 /*
- * The target: a call is about to be acknowledged, that of the last csd:csd_function_entry.
- * @nr: so many were before it that have not run yet.
+ * On the target, before it acknowledges the call of the last csd:csd_function_entry. @nr: earlier
+ * calls that are acknowledged and have not run yet.
  */
 TRACE_EVENT(early_ack_ack,
 

@@ -14,7 +14,7 @@
 
 DECLARE_STATIC_KEY_FALSE(early_ack_key);
 
-/* Do flushes of other CPUs travel in their messages? */
+/* Do call-function messages carry the flush requests? */
 static inline bool early_ack_on(void)
 {
 	return static_branch_likely(&early_ack_key);
@@ -31,8 +31,8 @@ static inline bool early_ack_asid_moves(struct mm_struct *mm)
 }
 
 /*
- * May @info be acknowledged before it is carried out? Not if the target may be to
- * change the mm (trim_cpumask; it does since 6.14), which may be gone by then.
+ * May the target acknowledge @info before it flushes? Not if it would write to the mm
+ * (trim_cpumask, since 6.14), which may be gone by then.
  */
 static inline bool early_ack_possible(const struct flush_tlb_info *info)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Lazy unmap flush: which CPUs may still have a cleared PTE cached. See R5 in mm/luf.c.
- */
+/* Lazy unmap flush: which CPUs may still have a cleared PTE cached. See R5 in mm/luf.c. */
 #ifndef _ASM_X86_LUF_H
 #define _ASM_X86_LUF_H
 
@@ -19,7 +17,7 @@ extern atomic64_t luf_clock;
 DECLARE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
 
 #ifdef CONFIG_QUELL_LUF_DEBUG
-/* The same for the ledger in mm/luf_debug.c. */
+/* The same for the checker in mm/luf_debug.c, which has a clock of its own. */
 struct luf_debug_cpu {
 	u64 look;
 	u64 seen;
@@ -57,8 +55,8 @@ static inline void luf_debug_caught_up(void)
 #endif
 
 /*
- * This CPU is about to read the tlb_gen that it will catch up with. Interrupts
- * off, until luf_caught_up().
+ * Returns luf_clock; this CPU reads the tlb_gen that it will catch up with next. Interrupts are
+ * off until luf_caught_up().
  */
 static inline u64 luf_look_at_clock(void)
 {
@@ -73,24 +71,24 @@ static inline u64 luf_look_at_clock(void)
 	return clock;
 }
 
-/* This CPU uses no entry that the tlb_gen it read after @clock made stale. */
+/* This CPU uses no entry that became stale up to the tlb_gen that it read after @clock. */
 static inline void luf_caught_up(u64 clock)
 {
-	/* Others look at it: do not dirty the cache line for nothing. */
+	/* Other CPUs read it: do not dirty the cache line without need. */
 	if (static_branch_likely(&luf_key) && this_cpu_read(luf_seen) != clock)
 		this_cpu_write(luf_seen, clock);
 	luf_debug_caught_up();
 }
 
-/* A lazy CPU compares tlb_gen before it uses any entry of a user again. */
+/* A lazy CPU compares tlb_gen before it uses any user entry again. */
 static inline bool arch_luf_lazy(unsigned int cpu)
 {
 	return READ_ONCE(per_cpu(cpu_tlbstate_shared.is_lazy, cpu));
 }
 
 /*
- * May @cpu use entries of a user? Not if it is lazy, nor with init_mm loaded: it loads
- * an mm, and compares tlb_gen, before it does.
+ * May @cpu use user entries? Not if it is lazy or has init_mm loaded: it loads an mm, and compares
+ * tlb_gen, before it does.
  */
 static inline bool arch_luf_may_use(unsigned int cpu)
 {
@@ -98,15 +96,15 @@ static inline bool arch_luf_may_use(unsigned int cpu)
 	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) != &init_mm;
 }
 
-/* @cpu uses no entry that became stale with a label up to this one. */
+/* @cpu uses no entry that became stale in a generation up to this one. */
 static inline u64 arch_luf_seen(unsigned int cpu)
 {
 	return READ_ONCE(per_cpu(luf_seen, cpu));
 }
 
 /*
- * A PTE of @mm was cleared: whoever loads @mm from now on does not use it.
- * A full barrier, as inc_mm_tlb_gen() is. Secondary MMUs keep no entry.
+ * A PTE of @mm was cleared: CPUs that load @mm from now on do not use it. A full barrier, as
+ * inc_mm_tlb_gen() is. Secondary MMUs keep no entry.
  */
 static inline void arch_luf_unmapped(struct mm_struct *mm)
 {
@@ -134,8 +132,8 @@ static inline void arch_luf_flush_here(struct arch_tlbflush_unmap_batch *batch,
 }
 
 /*
- * Why is tlb_gen no evidence here? With INVLPGB, CPUs that share a global ASID are flushed without
- * an interrupt, and do not compare it.
+ * Return why tlb_gen is no evidence on this machine, or NULL. With INVLPGB, CPUs that share a
+ * global ASID are flushed without an IPI, and do not compare tlb_gen.
  */
 static inline const char *arch_luf_refused(void)
 {

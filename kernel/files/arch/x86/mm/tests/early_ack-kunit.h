@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of early acknowledgment: what arrives is what was sent, and while a flush is
- * owed nobody gets at user memory.
+ * KUnit tests of early acknowledgment: targets receive the argument that was sent, and no access
+ * to user memory succeeds in an ack-to-flush window.
  */
 #include <kunit/test.h>
 #include <linux/mman.h>
@@ -10,7 +10,7 @@
 
 #define EARLY_ACK_TEXT	"text"
 
-/* What a call brings: one on each CPU, and what they found. */
+/* The argument of a call. */
 struct early_ack_sample {
 	u64 words[EARLY_ACK_INFO_SIZE / sizeof(u64)];
 };
@@ -25,7 +25,7 @@ static void early_ack_look(void *info)
 	for (i = 0; i < ARRAY_SIZE(sample->words); i++)
 		if (sample->words[i] != sample->words[0] + i)
 			atomic_inc(&early_ack_wrong);
-	/* 1, if it is what was sent. */
+	/* 1, if it is the argument that was sent. */
 	atomic_add(sample->words[0], &early_ack_right);
 }
 
@@ -35,7 +35,7 @@ static bool early_ack_ask(int cpu, void *info)
 	return true;
 }
 
-/* Each CPU gets what was sent, although the initiator changes it as soon as it may. */
+/* Each CPU gets the argument that was sent, although the initiator overwrites it early. */
 static void early_ack_call_test(struct kunit *test)
 {
 	const int rounds = 100, cpus = num_online_cpus();
@@ -69,7 +69,7 @@ struct early_ack_tried {
 	long length;
 };
 
-/* What is there for whoever interrupts a window; @owed: is this one? */
+/* Try all accesses that an NMI may make; @owed: as in an ack-to-flush window? */
 static void early_ack_try(char __user *text, bool owed, struct early_ack_tried *t)
 {
 	char buf[sizeof(EARLY_ACK_TEXT)];
@@ -166,7 +166,7 @@ static void early_ack_walk_test(struct kunit *test)
 	early_ack_walk(test, stack, true, 1);
 }
 
-/* What frees page tables, or has the target change the mm, is flushed for as in stock. */
+/* Flushes that free page tables, or have the target change the mm, are as in stock. */
 static void early_ack_possible_test(struct kunit *test)
 {
 	struct flush_tlb_info info = { .end = TLB_FLUSH_ALL };
