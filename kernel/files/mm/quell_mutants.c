@@ -32,7 +32,7 @@ static int quell_mutant_set(const char *val, const struct kernel_param *kp)
 		return i;
 	WRITE_ONCE(quell_mutant_on, i);
 	if (i)
-		pr_warn("quell_mutants: the deliberate fault %s is on\n",
+		pr_warn("quell_mutants: the mutation %s is on\n",
 			quell_mutant_names[i]);
 	return 0;
 }

@@ -16,8 +16,8 @@
  * Mel Gorman's batched unmap flush ("mm: Send one IPI per CPU to TLB flush all entries after
  * unmapping pages", July 2015; Linux 4.3) left this open. Vinay Banakar and Rik van Riel
  * ("mm/vmscan: batch TLB flush during memory reclaim", v2, March 2025) and Zhang Peng ("mm: batch
- * TLB flushing for dirty folios in vmscan", v4, May 2026) unlock the folios before the flush. Here
- * they stay locked until it.
+ * TLB flushing for dirty folios in vmscan", v4, May 2026) keep the folios locked until each is
+ * written, and unlock them before the flush. Here they stay locked until the flush, not longer.
  *
  * writeout_batch_add() sets a folio aside. writeout_batch_due() decides when writeout_batch_next()
  * flushes and returns the first one. writeout_batch_unlock() flushes before reclaim waits. All are

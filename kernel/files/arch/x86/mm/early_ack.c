@@ -9,8 +9,8 @@
  * handler copies the request, acknowledges it, and flushes before it does anything else.
  *
  * First published by Nadav Amit ("x86: Flush remote TLBs concurrently and async", RFC v2, 2019),
- * whose target acknowledged by a counter in shared memory; also Amit, Tai and Wei (EuroSys 2020).
- * Here the call-function message carries the request, and a bit that allows early acknowledgment.
+ * with the request inlined in the call-function message; also Amit, Tai and Wei (EuroSys 2020).
+ * Here a target acknowledges up to four requests before its first flush, and looks again for more.
  *
  * The *ack-to-flush window* of a target lies between acknowledgment and flush; early_ack_owed is
  * set in it. A *stale* entry is one that this flush is to remove.
