@@ -159,7 +159,10 @@ def test_text_of_results_is_only_text(hostile: str) -> None:
 
 
 def test_identifiers_are_not_broken() -> None:
-    assert page.identifiers("a ns_1p, b") == 'a <span class="id">ns_1p,</span> b'
+    assert page.identifiers("a ns_1p, b") == 'a <span class="id">ns_<wbr>1p,</span> b'
+    assert page.identifiers("6.12.117, /sys/x") == '<span class="id">6.12.117,</span> <span class="id">/sys/<wbr>x</span>'
+    assert page.identifiers("a" * 30 + "_" + "b" * 30) == "a" * 30 + "_<wbr>" + "b" * 30
+    assert page.identifiers("<b>_c e. f") == '<span class="id">&lt;b&gt;_<wbr>c</span> e. f'
     assert "<wbr>" in page.identifiers("quell=-luf,-early_ack")
     assert page.identifiers("x-" * 30) == "x-" * 30
 
@@ -171,6 +174,16 @@ def test_charts_have_names_and_words_and_nothing_is_fetched() -> None:
     assert all(re.match(r"<title id=[^>]*>[^<]+</title><desc id=[^>]*>[^<]+</desc>", chart) for chart in drawn)
     assert not re.search(r"https?:|src=|@import|url\(|<script", source)
     assert "default-src 'none'" in source
+
+
+def test_labels_break_behind_a_part() -> None:
+    assert svg.wrap("flush requests", 150) == ["flush requests"]
+    assert svg.wrap("sequential_munmap_ns_per_page", 150) == ["sequential_munmap_ns_", "per_page"]
+    assert svg.wrap("pages scanned per request sent", 100) == ["pages scanned", "per request sent"]
+    assert svg.wrap("x" * 40, 100) == ["x" * 40]
+    chart = svg.Chart("i", "n", "d", 40)
+    chart.lines("name", 0, 20, svg.wrap("a_" + "x" * 40, 100), 100)
+    assert ">a_</text>" in chart.markup() and "x…</text>" in chart.markup()
 
 
 def test_scales_and_ticks() -> None:

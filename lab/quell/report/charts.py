@@ -93,7 +93,9 @@ def ratios(
 ) -> Markup:
     """Ratios to the base on a logarithmic axis, one row each; the base is the line at 1."""
     top, step, left, right = 8.0, 22.0, 158.0, svg.WIDTH - 48
-    bottom = top + step * len(rows)
+    labels = [svg.wrap(row.label, left - 10) for row in rows]
+    heights = [step + svg.LINE * (len(parts) - 1) for parts in labels]
+    bottom = top + sum(heights)
     tips = [
         f"{row.label}: {base} {table.span(row.base)}, {other} {table.span(row.other)}, "
         f"ratio {table.ratio(row.ratio)}, {row.verdict}"
@@ -116,8 +118,8 @@ def ratios(
     room = 2 * min(scale(1), svg.WIDTH - scale(1))
     chart.text("tick", scale(1), bottom + 28, svg.fit(f"1: as {base}", room), "middle")
     for n, (row, tip) in enumerate(zip(rows, tips, strict=True)):
-        y = top + step * (n + 0.5)
-        chart.label("name", 0, y + 4, row.label, left - 10)
+        y = top + sum(heights[:n]) + heights[n] / 2
+        chart.lines("name", 0, y + 4, labels[n], left - 10)
         if row.ratio is None or row.ratio < 0:
             chart.text("value", svg.WIDTH, y + 4, "-", "end")
             continue

@@ -34,8 +34,10 @@ _DIRECTIONS = {
     "opposite": (charts.WORSE, "opposite direction"),
     "none": (charts.SAME, "only one of the two differs"),
 }
-# Words with a character where browsers break lines; longer ones have to be broken on a phone.
-_IDENTIFIER = re.compile(r"(?=\S*[-_/=:])\S{2,40}")
+# Words of several parts; longer ones are wider than a phone.
+_IDENTIFIER = re.compile(r"(?=\S*[-_/=:;.]\S)\S{2,40}")
+# Behind these a word may break, unless a number goes on (6.12.117).
+_PARTS = re.compile(r"(?<=\S[_/=:;])(?=[^\s_/=:;])|(?<=\.)(?=[^\s.\d])")
 
 
 def plural(count: int, word: str) -> str:
@@ -49,14 +51,21 @@ def day(stamp: str) -> str:
 
 
 def identifiers(text: str) -> Markup:
-    """Text in which no identifier is broken across lines; lists may break behind their commas."""
+    """Text whose identifiers break across lines only if a line is too short for them, and between their parts.
+
+    Lists may break behind their commas.
+    """
     parts = re.split(r"((?<=,)(?=\S)|\s+)", svg.clean(text))
     return Markup("").join(
         Markup("<wbr>") if not part and n % 2
-        else Markup('<span class="id">{}</span>').format(part) if _IDENTIFIER.fullmatch(part)
-        else part
+        else Markup('<span class="id">{}</span>').format(_breakable(part)) if _IDENTIFIER.fullmatch(part)
+        else _breakable(part)
         for n, part in enumerate(parts)
     )  # fmt: skip
+
+
+def _breakable(word: str) -> Markup:
+    return Markup("<wbr>").join(_PARTS.split(word))
 
 
 @dataclass(frozen=True)

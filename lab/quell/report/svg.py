@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from markupsafe import Markup
 
 WIDTH = 360.0
+# From one line of text to the next.
+LINE = 12.0
 # What a character takes of the font size, on average; wide ones (CJK) take all.
 _CHARACTER = 0.56
 
@@ -71,6 +73,11 @@ class Chart:
         else:
             title.tail = clean(shown)
 
+    def lines(self, css: str, x: float, y: float, parts: Sequence[str], width: float) -> None:
+        """The lines of ``wrap``, around a base line."""
+        for n, part in enumerate(parts):
+            self.label(css, x, y + LINE * (n - (len(parts) - 1) / 2), part, width)
+
     def mark(self, css: str, shape: str, x: float, y: float, r: float = 4, tip: str = "") -> None:
         """A mark of one of SHAPES."""
         self.add("path", f"mark {css}", tip, d=outline(shape, x, y, r))
@@ -117,6 +124,14 @@ def fit(text: str, width: float, size: float = 11) -> str:
     while text and width_of(text + "…", size) > width:
         text = text[:-1]
     return text.rstrip() + "…"
+
+
+def wrap(text: str, width: float, size: float = 11) -> list[str]:
+    """The text, on several lines where it is wider, broken behind words and parts of identifiers only."""
+    ends = [m.end() for m in re.finditer(r"[\s_./=:-](?=\S)", text) if width_of(text[: m.end()].rstrip(), size) <= width]
+    if width_of(text, size) <= width or not ends:
+        return [text]
+    return [text[: ends[-1]].rstrip(), *wrap(text[ends[-1] :], width, size)]
 
 
 class Linear:

@@ -46,7 +46,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             name,
             elapsed_s=([5, 6, 7, 8, 9], [15, 16, 17, 18, 19]),
             flush_requests=([0, 0, 0], [70, 80, 90]),
-            **{hostile: ([1.0, 2, 3], [1.5, 2, 2.5]), "ns_round_1p_0_others_of_all": ([-5.0, 3], [-9.0, -7])},
+            **{hostile: ([1.0, 2, 3], [1.5, 2, 2.5]), "ns_round_1p_0_others_of_all": ([-5.0, 3], [-9.0, -7]),
+               "requests_of_two_threads_that_give_back_eight_pages_each.by_round": ([1.0, 2], [3.0, 4])},
         )
         for name in ("mapped-read", LONG, hostile)
     ]
@@ -119,6 +120,34 @@ def test_identifiers_are_on_one_line(shown: Page) -> None:
         }).map(e => e.textContent)"""
     )
     assert broken == []
+
+
+_BROKEN_WORDS = """() => {
+    document.querySelectorAll('details').forEach(d => d.open = true);
+    const texts = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+    const range = document.createRange(), broken = [];
+    for (let node; (node = texts.nextNode());) {
+        if (node.parentElement.closest('svg')) continue;
+        let last = null;
+        for (let i = 0; i < node.data.length; i++) {
+            range.setStart(node, i);
+            range.setEnd(node, i + 1);
+            const [box] = range.getClientRects();
+            if (!box || !box.width) continue;
+            if (last !== null && box.top - last > 4 && /[A-Za-z0-9]/.test(node.data[i - 1]))
+                broken.push(node.data.slice(0, i) + '|' + node.data.slice(i));
+            last = box.top;
+        }
+    }
+    return broken;
+}"""
+
+
+def test_words_break_between_their_parts(shown: Page) -> None:
+    assert shown.evaluate(_BROKEN_WORDS) == []
+    shown.emulate_media(media="print")
+    shown.set_viewport_size({"width": 688, "height": 1000})
+    assert shown.evaluate(_BROKEN_WORDS) == []
 
 
 def test_text_in_charts_stays_inside_and_apart(shown: Page) -> None:
