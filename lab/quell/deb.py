@@ -23,6 +23,7 @@ from pathlib import Path
 
 from quell import build, export, prereq, proc, ui
 from quell import tree as quell_tree
+from quell import version as quell_version
 from quell.build import Work
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, require_space, write_atomic
@@ -258,9 +259,12 @@ def _space(config: str) -> int:
 
 
 def package_version(linux: str) -> str:
-    """The packages' version: Linux's, and the day of Quell's last commit (UTC)."""
+    """The packages' version: Linux's and Quell's, and between releases the day of Quell's last commit (UTC)."""
+    own = f"{linux}-quell{quell_version.RELEASE}"
+    if not quell_version.between_releases():
+        return own
     day = datetime.fromisoformat(export.date()).astimezone(UTC)
-    return f"{linux}-{day:%Y%m%d}"
+    return f"{own}+{day:%Y%m%d}"
 
 
 # Linux's mkdebian puts the time of the build into the changelog; there is no option. Without
@@ -310,7 +314,7 @@ def build_packages(
     kernel_part = kernel_part or quell_tree.kernel_dir()
     jobs = jobs or os.cpu_count() or 1
     build.check_host(cache)
-    _check_dest(dest)
+    check_dest(dest)
     adapted = adapt(config, build.fragment("quell.config", kernel_part), source.tree)
     _check_name(build.options(config.text).get("CONFIG_LOCALVERSION", ""), config)
     prereq.ensure([*prereq.BUILD, *prereq.packages_need(build.options(config.text))])
@@ -404,7 +408,8 @@ def _build(
 # --- to the user's folder ----------------------------------------------------
 
 
-def _check_dest(dest: Path) -> None:
+def check_dest(dest: Path) -> None:
+    """Make the folder ``dest``; UsageError when that fails, or it cannot be written to."""
     try:
         dest.mkdir(parents=True, exist_ok=True)
     except OSError as error:

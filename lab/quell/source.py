@@ -23,8 +23,10 @@ from quell import debian, prereq, proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space
 
-# The versions of Linux that kernel/hooks has hooks for; what --kernel takes beside a folder.
-VERSIONS = ("6.12", "7.3")
+# The versions of Linux that kernel/hooks has hooks for, each with the release that these were made with.
+MADE_WITH = {"6.12": "6.12.117", "7.3": "7.3.4"}
+# What --kernel takes beside a folder.
+VERSIONS = tuple(MADE_WITH)
 DEFAULT = VERSIONS[0]
 # Where Debian has those that the host's own package lists lack.
 _SUITES = {"7.3": "trixie-backports"}
@@ -39,7 +41,7 @@ _SOURCE_SPACE = 2_500_000_000
 class Source:
     """A pristine kernel source.
 
-    ``version`` is Linux's own (``6.12.117``), ``tree`` the folder, never
+    ``version`` is Linux's own (as in MADE_WITH), ``tree`` the folder, never
     written to, ``key`` names its content.
     """
 

@@ -10,6 +10,23 @@ from quell import proc
 from quell.errors import QuellError
 from quell.paths import repo_root
 
+# This release, or the next one: CHANGELOG.md has the same at its top.
+RELEASE = "0.9.0"
+# The state of files that are in no git repository.
+UNKNOWN = "unknown"
+
+
+def between_releases() -> bool:
+    """Whether git says that this is not RELEASE as it was tagged (v0.9.0)."""
+    return quell() not in (UNKNOWN, f"v{RELEASE}")
+
+
+def line() -> str:
+    """What ``--version`` prints: the release, and the versions of Linux that it follows."""
+    from quell.source import VERSIONS
+
+    return f"quell {RELEASE} (Linux {', '.join(f'{linux}.y' for linux in VERSIONS)})"
+
 
 def series_hash(kernel: Path | None = None) -> str:
     """A hash of everything in kernel/ (patches, files, configs): what makes Quell Quell."""
@@ -23,9 +40,9 @@ def series_hash(kernel: Path | None = None) -> str:
 
 
 def quell() -> str:
-    """What git calls the repository's state (with "-dirty" if edited), or "unknown"."""
+    """What git calls the repository's state (with "-dirty" if edited), or UNKNOWN."""
     try:
         done = proc.run(["git", "-C", repo_root(), "describe", "--always", "--dirty", "--tags"], timeout=30, check=False)
     except QuellError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        return UNKNOWN
+    return done.stdout.strip() or UNKNOWN

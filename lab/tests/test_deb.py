@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import build, cli, deb, prereq, tree
+from quell import build, cli, deb, prereq, tree, version
 from quell import source as quell_source
 from quell.checks import deb as check
 from quell.errors import QuellError, UsageError
@@ -83,7 +83,20 @@ def test_packages(source: Source, kernel: Path, cache: Cache, make: Callable[...
     assert not (work / "src/obj/building").exists()
     calls = (work / "calls").read_text().splitlines()
     assert "olddefconfig" in calls[0] and calls[1].endswith(" bindeb-pkg")
-    assert " -j3 " in calls[1] and "KDEB_PKGVERSION=6.12.7-2" in calls[1]
+    assert " -j3 " in calls[1] and f"KDEB_PKGVERSION=6.12.7-quell{version.RELEASE}" in calls[1]
+
+
+def test_version_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deb.export, "date", lambda: "2026-11-26T23:30:00-05:00")
+    for state, own in (
+        (f"v{version.RELEASE}", ""), (version.UNKNOWN, ""), (f"v{version.RELEASE}-dirty", "+20261127"), ("602af08", "+20261127"),
+    ):  # fmt: skip
+        monkeypatch.setattr(version, "quell", lambda state=state: state)
+        assert deb.package_version("6.12.7") == f"6.12.7-quell{version.RELEASE}{own}"
+    # dpkg takes each of them for newer than the one before.
+    order = ("6.12.7-20261126", "6.12.7-quell0.9.0", "6.12.7-quell0.9.0+20261126", "6.12.7-quell0.10.0", "6.12.8-quell0.9.0")
+    for old, new in zip(order, order[1:], strict=False):
+        subprocess.run(["dpkg", "--compare-versions", old, "lt", new], check=True)
 
 
 def test_no_headers_without_modules(
@@ -310,6 +323,11 @@ def test_differences_name_the_member(tmp_path: Path) -> None:
     other, mode = package(tmp_path, "3", "othr\n"), package(tmp_path, "4", mode=0o600)
     assert check.differences(one, other, tmp_path) == ["p.deb: ./boot/vmlinuz differs in digest"]
     assert check.differences(one, mode, tmp_path) == ["p.deb: ./boot/vmlinuz differs in mode"]
+
+
+def test_versions_that_are_wrong(tmp_path: Path) -> None:
+    made = deb.Packages("6.12.7-check-quell", (deb.Package(package(tmp_path, "1"), 1, ""),))
+    assert check.wrong_versions(made) == [f"p.deb has the version 1, not 6.12.7-quell{version.RELEASE}"]
 
 
 def test_scratch_root(tmp_path: Path) -> None:

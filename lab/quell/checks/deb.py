@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, deb, machine, mechanisms, prereq, proc, source, tree, ui
+from quell import build, deb, machine, mechanisms, prereq, proc, source, tree, ui, version
 from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -209,7 +209,14 @@ def install(root: Path, made: deb.Packages) -> list[str]:
     wrong += [f"{name} was not installed" for name in expected if not (root / name.lstrip("/")).is_file()]
     if not re.fullmatch(r"\d+\.\d+\.\d+-check-quell", made.release):
         wrong.append(f"the release is {made.release}, not that of Linux with -check-quell")
-    return wrong
+    return [*wrong, *wrong_versions(made)]
+
+
+def wrong_versions(made: deb.Packages) -> list[str]:
+    """The packages whose version does not begin with Linux's and Quell's."""
+    wanted = f"{made.release.partition('-')[0]}-quell{version.RELEASE}"
+    found = {one.path.name: proc.run(["dpkg-deb", "-f", one.path, "Version"]).stdout.strip() for one in made.packages}
+    return [f"{name} has the version {text}, not {wanted}" for name, text in found.items() if not text.startswith(wanted)]
 
 
 def remove(root: Path, made: deb.Packages) -> list[str]:

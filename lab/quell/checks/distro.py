@@ -17,6 +17,7 @@ from typing import Any
 
 from quell import build, counters, deb, debian, machine, prereq, proc, source, ui, workload
 from quell.checks import Case, CheckResult, own, vm
+from quell.checks import deb as deb_check
 from quell.errors import QuellError
 from quell.paths import Cache
 
@@ -174,6 +175,8 @@ def run(cache: Cache) -> CheckResult:
         proc.run(["dpkg-deb", "-x", made.packages[0].path, folder / "root"], timeout=600)
         initrd = folder / "initramfs"
         initramfs(folder / f"root/lib/modules/{made.release}", initrd, cache)
-        cases = look(folder / f"root/boot/vmlinuz-{made.release}", initrd, made.release, cache)
+        wrong = deb_check.wrong_versions(made)
+        named = case("the packages' version is Linux's and Quell's", not wrong, "\n".join(wrong))
+        cases = [named, *look(folder / f"root/boot/vmlinuz-{made.release}", initrd, made.release, cache)]
     failed = [f"not ok: {one.name}\n{one.why}" for one in cases if one.status == "failed"]
     return CheckResult.of(cases, "\n".join([said, *failed]))

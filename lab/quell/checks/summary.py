@@ -18,7 +18,9 @@ from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
 
 # What the result of a part depends on, besides the kernel source and the system: all of this,
-_INPUTS = ("docs", "kernel", "lab", "models", "workloads", "README.md", "quell")
+_INPUTS = (
+    "docs", "kernel", "lab", "models", "workloads", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "quell",
+)
 # but for the record itself, which is kept in docs/,
 _RECORD = "docs/full-test.md"
 # and for parts that only compile, boot and look: texts and the lab's own tests are nothing to them.

@@ -52,6 +52,7 @@ def main(args: argparse.Namespace) -> int:
     """Build and print."""
     cache = Cache()
     config = deb.read_config(args.config)
+    deb.check_dest(args.output)
     tree = source.get_source(cache, args.kernel)
     made = deb.build_packages(tree, config, args.output, cache=cache, jobs=args.jobs)
     for package in made.packages:
