@@ -3,6 +3,8 @@
 
 import sys
 
-from quell.cli import main
+from quell import cli
 
-sys.exit(main(sys.argv[1:]))
+if sys.stdout is not None:
+    sys.stdout = cli.checked(sys.stdout)
+sys.exit(cli.main(sys.argv[1:]))

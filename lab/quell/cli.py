@@ -7,17 +7,22 @@ import argparse
 import difflib
 import errno
 import importlib
+import io
 import os
+import shlex
 import signal
 import sys
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from quell import ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Command:
     uses_cache: bool = True
 
 
-SUMMARY = "Compares stock Linux 6.12 with Quell's memory-management changes, in VMs."
+SUMMARY = "Compares stock Linux (6.12, 7.3) with Quell's memory-management changes, in VMs."
 COMMANDS = {
     "compare": Command(
         "quell.commands.compare",
@@ -89,10 +94,49 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, but errors are UsageErrors like all others."""
+    """argparse, but errors are UsageErrors like all others, and say what an option takes."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def print_help(self, file: Any = None) -> None:
+        # argparse's own ignores that it cannot be written.
+        print(self.format_help(), end="", file=file, flush=True)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            numbers = {int: "whole number", float: "number of seconds" if action.metavar == "S" else "number"}
+            what = numbers.get(action.type) or getattr(action.type, "__name__", "value")  # type: ignore[call-overload]
+            option = max(action.option_strings, key=len, default=action.metavar)
+            self.error(f"{option}: '{arg_string}' is not a {what}")
+
+    def stray(self, words: Sequence[str]) -> int | None:
+        """Where the first word is that belongs to no option; None without one, or behind an unknown option."""
+        at = 0
+        while at < len(words) and words[at].startswith("-"):
+            option, equals, _ = words[at].partition("=")
+            if (action := self._option_string_actions.get(option)) is None:
+                return None
+            at += 1 if equals or action.nargs == 0 else 2
+        return at if at < len(words) else None
+
+
+def _check_stray(name: str, parser: _Parser, words: Sequence[str]) -> None:
+    """UsageError for a command without its ``--``, or a workload without its option."""
+    if (at := parser.stray(words)) is None:
+        return
+    missing, what = "--", "a command goes after --"
+    if "--workload" in parser._option_string_actions:
+        from quell import workload
+
+        if {*words[at].split(",")} <= {*workload.known()}:
+            missing, what = "--workload", "workloads go after --workload"
+        elif not COMMANDS[name].takes_command:
+            return
+    meant = shlex.join(["./quell", name, *words[:at], missing, *words[at:]])
+    raise UsageError(f"{what}; did you mean: {meant}")
 
 
 def _fill(parser: argparse.ArgumentParser, command: Command, module: Any) -> None:
@@ -118,6 +162,7 @@ def whole_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
+    parser.add_argument("--version", action="store_true", help="print which Quell this is, and for which Linux")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help)
@@ -137,7 +182,7 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "./quell COMMAND --help tells more. --quiet leaves out notes and progress.",
+            "./quell help COMMAND tells more. --quiet leaves out notes and progress. --version: which Quell this is.",
             "Everything downloaded and built lies in $QUELL_CACHE, by default ~/.cache/quell.",
         ]
     )
@@ -157,8 +202,15 @@ def _run(argv: list[str]) -> int:
         print(_overview(), file=sys.stderr)
         return 2
     name, rest = own[0], own[1:]
+    if name == "help" and rest and not rest[0].startswith("-"):
+        name, rest = rest[0], ["--help"]
     if name in ("-h", "--help", "help"):
         print(_overview())
+        return 0
+    if name == "--version":
+        from quell import version
+
+        print(version.line())
         return 0
     if name.startswith("-"):
         raise UsageError(f"unknown option {name} (see ./quell --help)")
@@ -175,14 +227,37 @@ def _run(argv: list[str]) -> int:
     module = importlib.import_module(command.module)
     parser = _Parser(prog=f"./quell {name}")
     _fill(parser, command, module)
+    if command_argv is None and (command.takes_command or "--workload" in parser._option_string_actions):
+        _check_stray(name, parser, rest)
     args = parser.parse_args(rest)
     args.command = command_argv
     if args.quiet:
         ui.set_quiet(True)
     with Cache().in_use() if command.uses_cache else nullcontext():
         code: int = module.main(args)
-    sys.stdout.flush()
     return code
+
+
+class _OutputError(OSError):
+    """Standard output cannot be written; not for a pipe whose reader went away."""
+
+
+class _Output(io.FileIO):
+    """Standard output, whose errors are told from those of other files."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _OutputError(error.errno, error.strerror) from error
+
+
+def checked(stdout: TextIO) -> TextIO:
+    """``stdout`` as ``main`` wants it, to be put in its place."""
+    raw = io.BufferedWriter(_Output(stdout.fileno(), "wb", closefd=False))
+    return io.TextIOWrapper(raw, stdout.encoding, stdout.errors, line_buffering=stdout.isatty())
 
 
 def _report(error: QuellError) -> int:
@@ -202,6 +277,11 @@ def _os_error(error: OSError) -> QuellError:
             "and QUELL_CACHE may name a folder on a larger disk"
         )
     return QuellError(f"{error.strerror or error}: {where}")
+
+
+def _discard_output() -> None:
+    """Nothing more reaches standard output; else Python complains at its end of what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _internal(error: Exception) -> QuellError:
@@ -226,8 +306,22 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, interrupt)
+    if sys.stdout is None:
+        return _report(UsageError("standard output is closed"))
+    code = _reported(lambda: _run(argv))
+
+    def flush() -> int:
+        sys.stdout.flush()
+        return code
+
+    # Also after an error: a command may have printed before it.
+    return _reported(flush)
+
+
+def _reported(action: Callable[[], int]) -> int:
+    """The exit code of ``action``, or of its error, which is reported."""
     try:
-        return _run(argv)
+        return action()
     except KeyboardInterrupt:
         print("quell: interrupted", file=sys.stderr)
         return 130
@@ -235,8 +329,11 @@ def main(argv: list[str]) -> int:
         return _report(error)
     except BrokenPipeError:
         # The reader of our output went away; nothing more can reach it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
+    except _OutputError as error:
+        _discard_output()
+        return _report(UsageError(f"standard output cannot be written: {error.strerror}"))
     except OSError as error:
         return _report(_os_error(error))
     except Exception as error:

@@ -263,8 +263,10 @@ def _check_same(
 def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
     """Prepare, measure and keep a comparison: the result object, and its folder."""
     items = [] if request.command is not None else workload.select(request.workloads)
+    # Errors of these come before anything is fetched or built.
+    if request.command is not None:
+        user_command.check(request.command)
     for item in items:
-        # Errors that come before anything is built.
         if item.tool is not None:
             item.tool.own_program()
         if request.swap and item.swap == "own":

@@ -8,8 +8,11 @@ writes them. The same Quell and the same source give the same bytes.
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
@@ -61,13 +64,31 @@ def date() -> str:
         return _DATE
 
 
-def check_target(dest: Path) -> None:
-    """UsageError unless ``dest`` is new or an empty folder."""
-    if dest.is_dir():
-        if any(dest.iterdir()):
-            raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
-    elif dest.exists() or dest.is_symlink():
-        raise UsageError(f"{dest} is not a folder")
+@contextmanager
+def target(dest: Path) -> Iterator[None]:
+    """Make ``dest`` before the work and not after it; a folder that is left empty by an error goes again.
+
+    UsageError unless it is new or an empty folder, and can be written to.
+    """
+    try:
+        made = [path for path in (dest, *dest.parents) if not path.exists()]
+        if dest.is_dir():
+            if any(dest.iterdir()):
+                raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
+        elif dest.exists() or dest.is_symlink():
+            raise UsageError(f"{dest} is not a folder")
+        dest.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
+    if not os.access(dest, os.W_OK | os.X_OK):
+        raise UsageError(f"{dest} cannot be written to")
+    try:
+        yield
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def patches(
@@ -170,12 +191,7 @@ class _Scratch:
 
 
 def write(dest: Path, files: dict[str, str]) -> None:
-    """Write the patches into ``dest``, which is made."""
-    check_target(dest)
-    try:
-        dest.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
+    """Write the patches into the folder ``dest``."""
     for name, text in files.items():
         write_atomic(dest / name, text)
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quell import counters, judge, machine, proc, results, ui
+from quell import counters, judge, machine, proc, results, ui, user_command
 from quell.errors import QuellError, UsageError
 from quell.frames import Frames
 from quell.paths import Cache
@@ -119,8 +119,7 @@ class Here:
                     f"side {side.name}: with --here a side is {side.name}=quell,quell=..., since the kernel stays"
                 )
         assert request.command is not None
-        if shutil.which(request.command[0]) is None:
-            raise UsageError(f"the command {request.command[0]} does not exist or cannot be run")
+        user_command.check(request.command)
         here = cls(cache, request.keep_caches, root)
         states = {path.parent.name: value for path, value in here._state().items()}
         refused = {name: value for name, value in states.items() if value not in ("0", "1")}

@@ -90,13 +90,13 @@ PACKAGES = (
     Prerequisite("depmod", "kmod", "makes the Debian packages"),
 )
 # What some options of the kernel's need on top.
-_BTF = (
+BTF = (
     Prerequisite("pahole", "pahole", "makes the kernel's type information (BTF)"),
     Prerequisite("/usr/include/zlib.h", "zlib1g-dev", "builds the kernels' resolve_btfids"),
 )
 _ZSTD = Prerequisite("zstd", "zstd", "compresses the kernel or its modules")
 OPTIONS = {
-    "CONFIG_DEBUG_INFO_BTF": _BTF,
+    "CONFIG_DEBUG_INFO_BTF": BTF,
     "CONFIG_KERNEL_ZSTD": (_ZSTD,),
     "CONFIG_MODULE_COMPRESS_ZSTD": (_ZSTD,),
     "CONFIG_KERNEL_LZ4": (Prerequisite("lz4", "lz4", "compresses the kernel"),),

@@ -86,10 +86,15 @@ def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterat
             yield figure, match[2] or match[4], float(match[3] or 0)
 
 
+def group_names(path: Path = _FOLDER / "figures.toml") -> list[str]:
+    """The names of the groups of figures.toml."""
+    tables = read_toml(path)
+    return [*tables, *(_CLASSIC + name for name in tables if "classic" in tables[name])]
+
+
 def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> list[Preset]:
     """The groups of figures.toml, all or the named ones (each may be a comma list)."""
-    tables, wanted = read_toml(path), sides.names(names)
-    known = [*tables, *(_CLASSIC + name for name in tables if "classic" in tables[name])]
+    known, wanted = group_names(path), sides.names(names)
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"there is no group '{unknown[0]}' of figures; they are: {', '.join(known)}")
     return [load(name, path) for name in wanted or known]

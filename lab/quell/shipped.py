@@ -11,10 +11,10 @@ import argparse
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from quell import mechanisms
+from quell import mechanisms, presets, version, workload
 from quell.errors import UsageError
 from quell.paths import repo_root, write_atomic
 
@@ -53,18 +53,71 @@ def read(name: str) -> str:
         raise UsageError(f"{share_dir() / name} is missing; ./quell completion --write makes it") from error
 
 
+# The last name of a comma list. $1 is the word in bash.
+_LIST = {
+    "bash": """\
+_quell_NAME() {
+  local before=
+  [[ $1 != *,* ]] || before=${1%,*},
+  compgen -P "$before" -W "VALUES" -- "${1##*,}"
+}
+""",
+    "zsh": """\
+_quell_NAME() {
+  _values -s , NAME VALUES
+}
+""",
+}
+# The names of the cache's results, else files. A name with _files in it lets bash treat both as file names.
+_RESULTS = {
+    "bash": """\
+_quell_results_or_files() {
+  local file names=
+  for file in "${QUELL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/quell}"/results/*/result.json; do
+    file=${file%/result.json}
+    [[ $file == *'*' ]] || names+=" ${file##*/}"
+  done
+  compgen -W "$names" -- "$1" || compgen -f -- "$1"
+}
+""",
+    "zsh": """\
+_quell_results_or_files() {
+  local -a names=(${QUELL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/quell}/results/*/result.json(N:h:t))
+  _alternative 'results:result:compadd -a names' 'files:file:_files'
+}
+""",
+}
+_FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running")
+
+
+def _completer(name: str, functions: Mapping[str, str], values: Sequence[str] = ()) -> dict[str, object]:
+    """Each shell's function and its text, as shtab takes them."""
+    text = {
+        shell: one.replace("NAME", name).replace("VALUES", " ".join(values)) for shell, one in functions.items()
+    }
+    return {**dict.fromkeys(text, f"_quell_{name}"), "preamble": text}
+
+
 def _parser() -> argparse.ArgumentParser:
-    """All commands; what completes to files, folders or mechanisms says so."""
+    """All commands; what completes to files, folders or names of Quell's says so."""
     import shtab
 
     from quell import cli
 
+    completers = {
+        "NAME[,NAME...]": _completer("workloads", _LIST, workload.known()),
+        "GROUP": _completer("groups", _LIST, presets.group_names()),
+        "RESULT": _completer("results_or_files", _RESULTS),
+        **dict.fromkeys(_FILES, shtab.FILE),
+    }
     parser = cli.whole_parser()
     for action in _actions(parser):
         if action.type is Path:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar == "MECHANISM":
             action.choices = mechanisms.names()
+        elif action.metavar in completers:
+            action.complete = completers[action.metavar]  # type: ignore[attr-defined]
     return parser
 
 
@@ -79,7 +132,11 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def _completion(shell: str) -> str:
     import shtab
 
-    text: str = shtab.complete(_parser(), shell)
+    parser = _parser()
+    for action in _actions(parser) if shell == "zsh" else ():
+        if isinstance(action.metavar, str):
+            action.metavar = action.metavar.replace(":", "\\:")
+    text: str = shtab.complete(parser, shell)
     first, _, rest = text.partition("\n")
     return f"{first}\n# {_LICENSE}\n# {_REMAKE}\n{rest.rstrip()}\n"
 
@@ -92,6 +149,7 @@ def _manual() -> str:
         {
             "date": " ",
             "project_name": "Quell",
+            "version": version.RELEASE,
             "manual_title": "Quell",
             "description": "compare stock Linux with Quell's memory-management changes",
         },

@@ -22,6 +22,18 @@ STOCK_BATCH = 31
 _KB_PER_PAGE = 4
 
 
+class NotQuell(QuellError):
+    """The running kernel is not Quell's."""
+
+    def __init__(self, release: str) -> None:
+        super().__init__(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}")
+        self.release = release
+
+    def to_json(self) -> dict[str, Any]:
+        """As one object, for ``--json``."""
+        return {"schema": SCHEMA, "quell": False, "release": self.release, "reason": self.message}
+
+
 @dataclass(frozen=True)
 class Status:
     """What was read.
@@ -53,6 +65,7 @@ class Status:
         """As one object, for ``--json``."""
         return {
             "schema": SCHEMA,
+            "quell": True,
             "release": self.release,
             "uptime_s": self.uptime_s,
             "switches": dict(self.switches),
@@ -65,7 +78,7 @@ class Status:
 
 
 def read(root: Path = Path("/")) -> Status:
-    """Read it below ``root``. QuellError when the kernel is not Quell's."""
+    """Read it below ``root``. NotQuell when the kernel is not Quell's."""
     release = _text(root / "proc/sys/kernel/osrelease") or "of unknown version"
     folder = root / SYSFS
     switches: dict[str, bool] = {}
@@ -84,7 +97,7 @@ def read(root: Path = Path("/")) -> Status:
         if reason := enabled[2:]:
             tunables[entry.name]["refused"] = reason
     if not switches:
-        raise QuellError(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}")
+        raise NotQuell(release)
     vmstat = _pairs(_text(root / "proc/vmstat") or "")
     own = re.compile(rf"(?:nr_)?(?:{'|'.join(map(re.escape, switches))})_")
     parked = vmstat.get("nr_luf_parked")

@@ -4,14 +4,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 
 from quell import disks, machine, ui, workload
+from quell.errors import UsageError
 from quell.paths import Cache
 
 # Variables that name things outside of the guest, and the launcher's own.
 _NOT_PASSED = {"PYTHONPATH", "VIRTUAL_ENV", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"}
 _NOT_PASSED |= {"SSH_AUTH_SOCK", "TMUX", "STY", "DBUS_SESSION_BUS_ADDRESS", "QUELL_CACHE"}
+
+
+def check(command: Sequence[str]) -> None:
+    """UsageError when there is no such command; guests have this machine's root file system."""
+    name = command[0]
+    if shutil.which(name, path=os.environ.get("PATH", machine.DEFAULT_PATH)) is None:
+        near = f"./{name}" if "/" not in name and os.access(name, os.X_OK) and os.path.isfile(name) else ""
+        raise UsageError(f"the command {name} does not exist or cannot be run{f'; did you mean {near}?' * bool(near)}")
 
 
 def needs_only_ext4(data: Sequence[disks.Data | workload.Data], attached: Sequence[disks.Disk]) -> bool:

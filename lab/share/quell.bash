@@ -27,13 +27,26 @@ _shtab_quell_doctor_option_strings=(-h --help --json --quiet -q)
 _shtab_quell_man_option_strings=(-h --help --quiet -q)
 _shtab_quell_completion_option_strings=(-h --help --write --quiet -q)
 _shtab_quell_clean_option_strings=(-h --help --all --quiet -q)
-_shtab_quell_option_strings=(-h --help --quiet -q)
+_shtab_quell_option_strings=(-h --help --quiet -q --version)
 
+_shtab_quell_compare___workload_COMPGEN=_quell_workloads
+_shtab_quell_compare__w_COMPGEN=_quell_workloads
+_shtab_quell_compare___data_COMPGEN=_shtab_compgen_files
+_shtab_quell_compare___disk_COMPGEN=_shtab_compgen_files
+_shtab_quell_sizes___workload_COMPGEN=_quell_workloads
+_shtab_quell_sizes__w_COMPGEN=_quell_workloads
+_shtab_quell_run___data_COMPGEN=_shtab_compgen_files
+_shtab_quell_run___disk_COMPGEN=_shtab_compgen_files
+_shtab_quell_report_pos_0_COMPGEN=_quell_results_or_files
 _shtab_quell_report___output_COMPGEN=_shtab_compgen_files
 _shtab_quell_report__o_COMPGEN=_shtab_compgen_files
+_shtab_quell_figures_pos_0_COMPGEN=_quell_groups
+_shtab_quell_ladder___workload_COMPGEN=_quell_workloads
+_shtab_quell_ladder__w_COMPGEN=_quell_workloads
 _shtab_quell_tree_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_status___root_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_export_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_deb___config_COMPGEN=_shtab_compgen_files
 _shtab_quell_deb__o_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_deb___output_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_test___record_COMPGEN=_shtab_compgen_files
@@ -155,7 +168,32 @@ _shtab_quell__h_nargs=0
 _shtab_quell___help_nargs=0
 _shtab_quell___quiet_nargs=0
 _shtab_quell__q_nargs=0
+_shtab_quell___version_nargs=0
 
+
+# Custom Preamble
+_quell_workloads() {
+  local before=
+  [[ $1 != *,* ]] || before=${1%,*},
+  compgen -P "$before" -W "age alloc-latency anon-memory dontneed-parallel dontneed-scale dontneed-touch fault jemalloc kernel-build llm mapped-read mapped-read-large mapped-read-xfs memcached memcg-read nowait open-write page-out private-write reclaim-large reclaim-mapped redis spin-read swap-cgroup swap-write sysbench-mmap text-loop tiering zap" -- "${1##*,}"
+}
+
+_quell_results_or_files() {
+  local file names=
+  for file in "${QUELL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/quell}"/results/*/result.json; do
+    file=${file%/result.json}
+    [[ $file == *'*' ]] || names+=" ${file##*/}"
+  done
+  compgen -W "$names" -- "$1" || compgen -f -- "$1"
+}
+
+_quell_groups() {
+  local before=
+  [[ $1 != *,* ]] || before=${1%,*},
+  compgen -P "$before" -W "luf-1G luf-256M luf-4G luf-cpus memcg spin nowait text-loop tiering writers alloc-latency unmap mapped luf-xfs work off sysbench shootdown shootdown-alone dontneed-parallel jemalloc zap zap-off swap swap-zram swap-classic swap-cgroup page-out swap-off swap-work folio-order folio-order-memory folio-order-work folio-order-build folio-order-build-64K redis-memcached age classic-luf-256M classic-memcg classic-nowait classic-text-loop classic-tiering classic-alloc-latency classic-mapped" -- "${1##*,}"
+}
+
+# End Custom Preamble
 
 # $1=COMP_WORDS[1]
 _shtab_compgen_files() {

@@ -79,6 +79,19 @@ def test_help_ends_with_examples_that_parse(name: str) -> None:
         (["compare", "--"], "no command after --"),
         (["doctor", "--wat"], "unrecognized arguments: --wat"),
         (["build", "vax"], "invalid choice: 'vax'"),
+        (["help", "xyzzy"], "unknown command 'xyzzy'"),
+        (["compare", "make", "-j4"], "a command goes after --; did you mean: ./quell compare -- make -j4"),
+        (["run", "--cpus", "4", "--memory=1G", "--stock", "ls", "-q", "a b"],
+         "did you mean: ./quell run --cpus 4 --memory=1G --stock -- ls -q 'a b'"),
+        (["top", "ls", "--help"], "did you mean: ./quell top -- ls --help"),
+        (["ladder", "zap"], "workloads go after --workload; did you mean: ./quell ladder --workload zap"),
+        (["compare", "--runs", "6", "zap,fault"], "did you mean: ./quell compare --runs 6 --workload zap,fault"),
+        (["ladder", "nosuch"], "unrecognized arguments: nosuch"),
+        (["compare", "--wat", "make"], "unrecognized arguments: --wat make"),
+        (["compare", "--timeout", "abc"], "quell: --timeout: 'abc' is not a number of seconds (see ./quell compare --help)"),
+        (["top", "--interval", "1s"], "quell: --interval: '1s' is not a number of seconds"),
+        (["compare", "--runs", "1.5"], "quell: --runs: '1.5' is not a whole number"),
+        (["deb", "--config", "x", "-j", "0"], "quell: --jobs: '0' is not a number of jobs (1 to 1024)"),
     ],
 )
 def test_bad_usage(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +99,33 @@ def test_bad_usage(argv: list[str], message: str, capsys: pytest.CaptureFixture[
     captured = capsys.readouterr()
     assert captured.err.startswith("quell: ") and message in captured.err
     assert len(captured.err.splitlines()) == 1 and captured.out == ""
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for words in (["help", "compare"], ["compare", "--help"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(words)
+        assert caught.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and texts[0].startswith("usage: ./quell compare ")
+    assert cli.main(["help", "--help"]) == 0
+
+
+@pytest.mark.parametrize("words", ["explain luf", "help", "help compare", "--version", "man", "status --json --root /nonexistent"])
+def test_output_that_cannot_be_written(words: str, cache: Cache) -> None:
+    def said(redirection: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["sh", "-c", f"exec {sys.executable} -m quell {words} {redirection}"],
+            env={**os.environ, "PYTHONPATH": str(LAB)}, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    code, text = said(">/dev/full")
+    assert code == 2 and text.endswith("quell: standard output cannot be written: No space left on device\n")
+    assert len(text.splitlines()) == 1 + words.startswith("status")  # which has an error of its own, too
+    assert said(">&-") == (2, "quell: standard output is closed\n")
+    assert not cache.root.exists()
 
 
 def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 from quell import cli, prereq
 from quell import source as quell_source
 from quell.checks import CheckResult, lab
+from quell.commands import doctor
 from quell.commands import test as test_command
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
@@ -63,6 +66,42 @@ def test_doctor_lists_what_workloads_want(
     # It is unpacked when it is first needed: no error.
     assert checks["sysbench"]["state"] == "pending"
     assert "package sysbench" in checks["sysbench"]["detail"]
+
+
+def test_doctor_names_what_packages_with_btf_need(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prereq.Prerequisite, "present", lambda self: self not in prereq.BTF)
+    cli.main(["doctor", "--json"])
+    [found] = [check for check in json.loads(capsys.readouterr().out)["checks"] if check["name"] == "packages"]
+    assert found["state"] == "pending" and "pahole and zlib1g-dev for a configuration with BTF" in found["detail"]
+    assert found["mend"].endswith("apt-get install --no-install-recommends pahole zlib1g-dev")
+
+
+@pytest.mark.parametrize(
+    ("mode", "members", "detail", "mend"),
+    [
+        (0o20660, [], "USER is not in the group kvm; emulation", "sudo usermod -aG kvm USER, then log in again"),
+        (0o20660, ["USER"], "this session is older than USER's place in the group kvm", "log in again"),
+        (0o20600, [], "its group kvm may not open it", "sudo chmod g+rw "),
+    ],
+)
+def test_doctor_names_the_group_of_kvm(
+    mode: int, members: list[str], detail: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Cache
+) -> None:
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    kvm = tmp_path / "kvm"
+    monkeypatch.setattr(doctor, "_KVM", kvm)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    [found] = doctor._accelerator(cache)
+    assert (found.state, found.mend) == ("ok", "") and f"no {kvm}; emulation" in found.detail
+    kvm.touch()
+    kvm.chmod(mode & 0o777)
+    group = grp.struct_group(("kvm", "x", 104, [name.replace("USER", user) for name in members]))
+    monkeypatch.setattr("grp.getgrgid", lambda _: group)
+    [found] = doctor._accelerator(cache)
+    assert found.state == "pending" and detail.replace("USER", user) in found.detail
+    assert found.mend.startswith(mend.replace("USER", user))
 
 
 def test_clean(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,11 +245,14 @@ def test_launcher(tmp_path: Path, bare: Path) -> None:
 
 def test_launcher_on_a_machine_that_is_no_lab(tmp_path: Path, bare: Path) -> None:
     write_program(bare / "python3", FAKE_PYTHON.format(pip="exit 1"))
-    for words in (["status", "--json"], ["-q", "explain", "luf"]):
+    for words in (["status", "--json"], ["-q", "explain", "luf"], ["--version"], ["help"], ["compare", "--help"], ["-h"]):
         done = launch(tmp_path / "c", str(bare), *words)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"started -P -m quell {' '.join(words)}\n"
+    assert launch(tmp_path / "c", str(bare)).stdout == "started -P -m quell\n"
     assert not (tmp_path / "c").exists()
+    # An option behind -- is not Quell's.
+    assert "could not be installed" in launch(tmp_path / "c", str(bare), "compare", "--", "ls", "--help").stderr
     # A real one, without any package and with nothing that can be written to.
     (bare / "python3").unlink()
     (bare / "python3").symlink_to("/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable)

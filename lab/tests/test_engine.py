@@ -97,6 +97,8 @@ def test_bad_options_are_said_before_anything_is_built(monkeypatch: pytest.Monke
     monkeypatch.setattr(build, "for_sides", lambda *a: pytest.fail("built"))
     with pytest.raises(UsageError, match="no workload 'nosuch'; the workloads are: "):
         engine.compare(engine.Request(sides=SIDES, workloads=["nosuch"]), Cache())
+    with pytest.raises(UsageError, match="the command nosuch does not exist"):
+        engine.compare(engine.Request(sides=SIDES, command=["nosuch"]), Cache())
     with pytest.raises(UsageError, match="tiering cannot be measured with the instruction counter"):
         engine.compare(engine.Request(sides=SIDES, workloads=["tiering"], deterministic=True), Cache())
     with pytest.raises(UsageError, match="reclaim-large brings its own swap: leave out --swap"):
@@ -176,7 +178,7 @@ def test_interrupt_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     fake_place(monkeypatch, FakePlace(interrupted))
     cache = Cache(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        engine.compare(engine.Request(sides=SIDES, command=["x"], accel="tcg"), cache)
+        engine.compare(engine.Request(sides=SIDES, command=["true"], accel="tcg"), cache)
     assert list(cache.results.iterdir()) == []
 
 

@@ -38,7 +38,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "proc/interrupts").write_text("           CPU0       CPU1\nTLB:         10         20   TLB shootdowns\n")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "sync", lambda: None)
-    monkeypatch.setattr("shutil.which", lambda name: None if name in ("perf", "nosuch") else f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, **_: None if name in ("perf", "nosuch") else f"/bin/{name}")
     return root
 
 
@@ -123,7 +123,7 @@ def test_perf_does_not_hide_how_a_command_ended(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_program: Callable[[str, str], Path]
 ) -> None:
     fake_program("perf", 'while [ "$1" != -- ]; do shift; done; shift; "$@"; exit 0')
-    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
     said = "7,,cycles,1,1,,\n"
     monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", said))
     for command, code in (("exit 5", 5), ("kill -SEGV $$", 139), ("true", 0)):
@@ -171,7 +171,7 @@ def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="another compare --here is at work"):
         here.Here.prepare(asked, Cache(), root)
     del place
-    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
     monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", said))
     place = here.Here.prepare(asked, Cache(), root)
     assert place.events == ("dTLB-load-misses", "minor-faults")

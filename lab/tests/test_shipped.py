@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import cli, shipped
+from quell import cli, presets, shipped, workload
 from quell.errors import UsageError
 from quell.paths import Cache
 
@@ -41,6 +41,28 @@ def test_bash() -> None:
     assert complete("quell", "compare", "--det") == {"--deterministic"}
     assert complete("quell", "build", "de") == {"debug"}
     assert complete("quell", "test", "--only", "ex") == {"export"}
+    assert complete("quell", "--ver") == {"--version"}
+
+
+def test_bash_offers_names(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in ("compare", "ladder", "sizes"):
+        assert complete("quell", command, "-w", "") == set(workload.known())
+    assert complete("quell", "compare", "--workload", "fa") == {"fault"}
+    assert complete("quell", "compare", "-w", "zap,redis,mapped-read-") == {
+        "zap,redis,mapped-read-large", "zap,redis,mapped-read-xfs",
+    }  # fmt: skip
+    assert complete("quell", "figures", "luf-256M", "shoot") == {"shootdown", "shootdown-alone"}
+    assert complete("quell", "figures", "") == set(presets.group_names())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept here").mkdir()
+    assert complete("quell", "report", "ke") == {"kept here"}
+    for name in ("20261121T113239Z", "20261122T000000Z"):
+        (cache.results / name).mkdir()
+        (cache.results / name / "result.json").touch()
+    (cache.results / "20261123T000000Z").mkdir()  # was not finished
+    assert complete("quell", "report", "-o", "x", "2026112") == {"20261121T113239Z", "20261122T000000Z"}
+    assert complete("quell", "report", "20261121T113239Z", "") == {"20261121T113239Z", "20261122T000000Z"}
+    assert complete("quell", "report", "ke") == {"kept here"}
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")

@@ -82,6 +82,7 @@ def test_words(machine: Path, capsys: pytest.CaptureFixture[str], cache: Cache) 
 def test_json(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--json", "--root", str(machine)]) == 0
     report = json.loads(capsys.readouterr().out)
+    assert report["quell"] is True
     assert report["schema"] == "quell.status/1"
     assert report["switches"] == {
         "early_ack": True, "luf": True, "rmap_batch": True, "zap_batch": False,
@@ -126,7 +127,12 @@ def test_another_kernel(
     for more in ([], ["--json"]):
         assert cli.main(["status", "--root", str(tmp_path), *more]) == 1
         captured = capsys.readouterr()
-        assert captured.out == ""
+        if more:
+            report = json.loads(captured.out)
+            assert (report["schema"], report["quell"], report["release"]) == (status.SCHEMA, False, "6.1.0-18-amd64")
+            assert report["reason"] in captured.err
+        else:
+            assert captured.out == ""
         assert captured.err == (
             "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell\n"
         )

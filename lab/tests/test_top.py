@@ -242,7 +242,7 @@ def test_without_permission(
     [
         (["--interval", "0"], "--interval is 0.1 to 3600"),
         (["--interval", "nan"], "--interval is 0.1 to 3600"),
-        (["--interval", "x"], "invalid float"),
+        (["--interval", "x"], "is not a number of seconds"),
         (["--rows", "0"], "--rows is at least 1"),
         (["--source", "magic"], "invalid choice"),
         (["--once", "--", "true"], "--once is not for a command"),

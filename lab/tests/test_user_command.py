@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quell import disks, user_command
+from quell import build, cli, disks, user_command
+from quell.errors import UsageError
 from quell.paths import Cache
 
 
@@ -25,3 +26,21 @@ def test_environment_of_the_users_command(monkeypatch: pytest.MonkeyPatch) -> No
     env = user_command.job(["x"], Cache()).env
     assert env["MINE"] == "1" and env["PATH"]
     assert "PYTHONPATH" not in env and "DISPLAY" not in env
+
+
+def test_a_command_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: Cache
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(build, "for_sides", lambda *a, **k: pytest.fail("built"))
+    (tmp_path / "text").write_text("")
+    (tmp_path / "mine").write_text("#!/bin/sh\n")
+    (tmp_path / "mine").chmod(0o755)
+    for command in ("compare", "run"):
+        for name in ("nosuch", "./nosuch", "./text", str(tmp_path)):
+            assert cli.main([command, "--", name]) == 2
+            assert capsys.readouterr().err == f"quell: the command {name} does not exist or cannot be run\n"
+    user_command.check(["./mine"])
+    user_command.check(["sh"])
+    with pytest.raises(UsageError, match=r"did you mean \./mine\?$"):
+        user_command.check(["mine"])

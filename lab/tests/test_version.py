@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
-from quell import version
+import pytest
+
+from quell import cli, source, tree, version
+from quell.paths import Cache, repo_root
 
 
 def test_series_hash(tmp_path: Path) -> None:
@@ -12,3 +17,34 @@ def test_series_hash(tmp_path: Path) -> None:
     assert before == version.series_hash(tmp_path)
     (tmp_path / "series").write_text("b.patch\n")
     assert before != version.series_hash(tmp_path)
+
+
+def test_version_option(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"quell {version.RELEASE} (Linux 6.12.y, 7.3.y)\n"
+    assert not cache.root.exists()
+
+
+def test_version_needs_only_python(tmp_path: Path) -> None:
+    python = subprocess.run(["sh", "-c", "command -v python3"], capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run(
+        [repo_root() / "quell", "--version"],
+        env={"PATH": f"{Path(python).parent}:/usr/bin:/bin", "QUELL_CACHE": "/proc/none"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version.line()}\n", "")
+
+
+def test_versions_of_linux_are_those_with_hooks() -> None:
+    assert sorted(source.VERSIONS) == sorted(path.name for path in (tree.kernel_dir() / "hooks").iterdir())
+    assert all(source.linux_of(release) == linux for linux, release in source.MADE_WITH.items())
+
+
+def test_documents_name_this_release() -> None:
+    changes = (repo_root() / "CHANGELOG.md").read_text()
+    first = re.search(r"^## \[(.+?)\]", changes, re.M)
+    assert first and first[1] == version.RELEASE
+    for name in ("CHANGELOG.md", "SECURITY.md"):
+        text = (repo_root() / name).read_text()
+        for linux in source.VERSIONS:
+            assert f"{linux}.y" in text, name

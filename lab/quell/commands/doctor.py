@@ -10,8 +10,10 @@ is not an error. --json prints one object: schema, ok, and checks, a list of
 from __future__ import annotations
 
 import argparse
+import grp
 import json
 import os
+import pwd
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +26,7 @@ from quell.paths import Cache, repo_root
 SCHEMA = "quell-doctor/1"
 # Bytes of memory: two guests' worth besides the compiler.
 _MEMORY = 3_000_000_000
+_KVM = Path("/dev/kvm")
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,13 @@ def _workloads() -> Iterator[Check]:
 
 def _packages() -> Iterator[Check]:
     """What only ./quell deb needs: no error."""
-    lacking = [item for item in prereq.PACKAGES if not item.present()]
+    lacking = [item for item in (*prereq.PACKAGES, *prereq.BTF) if not item.present()]
     if lacking:
-        yield Check(
-            "packages", "pending", "installed when ./quell deb first needs it",
-            ("" if os.geteuid() == 0 else "sudo ") + prereq.install_command(lacking),
-        )  # fmt: skip
+        detail = "installed when ./quell deb first needs it"
+        if btf := [item.package for item in lacking if item in prereq.BTF]:
+            detail += f"; {' and '.join(btf)} for a configuration with BTF (DEBUG_INFO_BTF), as distributions have it"
+        command = prereq.install_command(lacking)
+        yield Check("packages", "pending", detail, command if os.geteuid() == 0 else f"sudo {command}")
     else:
         yield Check("packages", "ok", "what makes Debian packages is here")
 
@@ -118,7 +122,9 @@ def _kernels(cache: Cache) -> Iterator[Check]:
     if tree is None:
         yield Check("source", "pending", "fetched when first needed", "./quell build")
         return
-    yield Check("source", "ok", f"Linux {tree.version} ({tree.key})")
+    made = source.MADE_WITH[tree.linux]
+    with_other = f"; the hooks were made with {made}" if tree.version != made else ""
+    yield Check("source", "ok", f"Linux {tree.version} ({tree.key}){with_other}")
     for name in build.KERNELS:
         try:
             kernel = build.finished_kernel(name, tree, cache) or build.finished_kernel(name + build.EXT4, tree, cache)
@@ -135,14 +141,33 @@ def _kernels(cache: Cache) -> Iterator[Check]:
 
 def _accelerator(cache: Cache) -> Iterator[Check]:
     probes = sorted(cache.root.glob("accel/*.json"), key=lambda path: path.stat().st_mtime)
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        detail = "no /dev/kvm that can be opened: emulation (TCG); counts carry over, times do not"
+    emulated = "emulation (TCG): counts carry over, times do not"
+    if not _KVM.exists():
+        detail = f"no {_KVM}; {emulated}"
+    elif not os.access(_KVM, os.R_OK | os.W_OK):
+        yield Check("accelerator", "pending", *_no_access(_KVM.stat(), emulated))
+        return
     elif probes:
         answer = json.loads(probes[-1].read_text())
         detail = f"{answer['name']}: {answer['reason']}"
     else:
         detail = "/dev/kvm opens; the first boot tells whether a guest runs"
     yield Check("accelerator", "ok", detail)
+
+
+def _no_access(status: os.stat_result, emulated: str) -> tuple[str, str]:
+    """Why this user may not open /dev/kvm, and the command that changes it."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(status.st_gid)
+    except KeyError:  # in a container
+        return f"{_KVM} is here, but may not be opened; {emulated}", f"sudo chmod a+rw {_KVM}"
+    name = group.gr_name
+    if status.st_mode & 0o060 != 0o060:
+        return f"{_KVM} is here, but its group {name} may not open it; {emulated}", f"sudo chmod g+rw {_KVM}"
+    if user in group.gr_mem:
+        return f"{_KVM} is here, but this session is older than {user}'s place in the group {name}", "log in again"
+    detail = f"{_KVM} is here, but {user} is not in the group {name}; {emulated}"
+    return detail, f"sudo usermod -aG {name} {user}, then log in again"
 
 
 def checks(cache: Cache) -> list[Check]:

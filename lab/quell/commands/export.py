@@ -31,18 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Make the patches, and print their names."""
-    export.check_target(args.dir)
-    prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
-    if args.kernel in source.VERSIONS:
-        origin = source.debian_source(Cache(), args.kernel)
-        root, version = origin.tree, origin.version
-    else:
-        root, version = source.plain_tree(Path(args.kernel))
-    who = export.identity()
-    files = export.patches(
-        tree.kernel_dir(), lambda path: tree.read_file(root, path), version, who, export.date()
-    )
-    export.write(args.dir, files)
+    with export.target(args.dir):
+        prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
+        if args.kernel in source.VERSIONS:
+            origin = source.debian_source(Cache(), args.kernel)
+            root, version = origin.tree, origin.version
+        else:
+            root, version = source.plain_tree(Path(args.kernel))
+        who = export.identity()
+        files = export.patches(
+            tree.kernel_dir(), lambda path: tree.read_file(root, path), version, who, export.date()
+        )
+        export.write(args.dir, files)
     for name in files:
         print(args.dir / name)
     if who is None:

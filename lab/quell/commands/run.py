@@ -54,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
     if args.command is None and not terminal:
         raise UsageError("run needs a command after -- when stdin is no terminal")
     command = args.command or [os.environ.get("SHELL", "/bin/sh")]
+    user_command.check(command)
     guest = machine.Machine(
         memory=machine.parse_memory(args.memory),
         cpus=args.cpus,

@@ -23,7 +23,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, on any kernel")
     parser.add_argument(
         "--root", type=Path, default=Path("/"), metavar="DIR", help="read DIR/proc and DIR/sys (/)"
     )
@@ -31,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Read and print."""
-    now = status.read(args.root)
+    try:
+        now = status.read(args.root)
+    except status.NotQuell as error:
+        if args.json:
+            print(json.dumps(error.to_json(), indent=1))
+        raise
     if args.json:
         print(json.dumps(now.to_json(), indent=1))
     else:
