@@ -32,6 +32,9 @@ def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
     """The check's configuration, completed from nothing else."""
     kernel = tree.kernel_dir()
     text = (Path(__file__).parent / "deb.config").read_text()
+    if origin.linux != source.DEFAULT:
+        gone = build.fragment(f"{origin.linux}.config", kernel).splitlines()
+        text += "".join(f"{line}\n" for line in gone if line.endswith("=n"))
     with cache.lock("build-deb"):
         work = build.prepare("deb", origin, cache, kernel, quell=True)
         obj = work.src / "check"
@@ -47,9 +50,14 @@ def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Build twice, compare, install, boot, load, build a module, remove."""
+    """For each version of Linux: build twice, compare, install, boot, load, build a module, remove."""
     prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.PACKAGES])
-    origin = source.debian_source(cache)
+    found = [_of_version(source.debian_source(cache, linux), cache) for linux in source.VERSIONS]
+    passed, failed, skipped = (sum(getattr(one, word) for one in found) for word in ("passed", "failed", "skipped"))
+    return CheckResult(passed, failed, skipped, "\n".join(one.details for one in found if one.details))
+
+
+def _of_version(origin: source.Source, cache: Cache) -> CheckResult:
     with tempfile.TemporaryDirectory(prefix="deb-", dir=cache.folder("run")) as temp:
         folder = Path(temp)
         wanted = config(origin, cache, folder)
