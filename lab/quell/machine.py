@@ -132,6 +132,11 @@ class Machine:
             raise UsageError(
                 f"a guest needs at least 64M of memory, not {format_memory(self.memory)}"
             )
+        if self.memory > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            raise UsageError(
+                f"a guest with {format_memory(self.memory)} of memory does not fit into this machine, which has "
+                f"{there / (1 << 30):.1f}G"
+            )
         if self.nodes and sum(self.nodes) != self.memory:
             sizes = " + ".join(map(format_memory, self.nodes))
             raise UsageError(f"NUMA nodes of {sizes} do not make {format_memory(self.memory)}")
@@ -226,10 +231,10 @@ class GuestResult:
 
 def parse_memory(text: str) -> int:
     """Bytes of a size such as ``256M`` or ``1G`` (a bare number is MiB); UsageError otherwise."""
-    match = re.fullmatch(r"([0-9]{1,12})([KMGkmg]?)i?[Bb]?", text.strip())
+    match = re.fullmatch(r"([0-9]{1,12})([KMGTkmgt]?)i?[Bb]?", text.strip())
     if not match:
         raise UsageError(f"'{text}' is not a size; write for example 256M or 1G")
-    unit = {"k": 1 << 10, "m": MIB, "": MIB, "g": 1 << 30}[match[2].lower()]
+    unit = {"k": 1 << 10, "m": MIB, "": MIB, "g": 1 << 30, "t": 1 << 40}[match[2].lower()]
     return int(match[1]) * unit
 
 

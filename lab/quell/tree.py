@@ -386,6 +386,12 @@ def _git_tree(dest: Path) -> _GitTree:
     return _GitTree(dest)
 
 
+def check_target(dest: Path) -> None:
+    """UsageError when no tree can be made or brought up to date at ``dest``."""
+    if dest.exists() and not (dest.is_dir() and not any(dest.iterdir())):
+        _git_tree(dest)
+
+
 def _unlike(left: Overlay, right: Overlay) -> list[str]:
     missing = object()
     return sorted(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -258,9 +259,9 @@ def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
     wanted = sides.names(names)
     for name in wanted:
         if name not in there:
-            raise UsageError(
-                f"there is no workload '{name}'; the workloads are: {', '.join(there) or 'none'}"
-            )
+            near = difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the workloads are: {', '.join(there) or 'none'}"
+            raise UsageError(f"there is no workload '{name}'; {hint}")
     workloads = [load(folder / name) for name in wanted or there]
     return workloads if wanted else [item for item in workloads if item.default]
 
