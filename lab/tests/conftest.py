@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the tests share: a cache of their own, a small fake kernel, fake programs."""
+"""Fixtures of all tests: a cache of their own, a small fake kernel, fake programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quell import ui
 from quell.paths import Cache
 from quell.source import Source
 
-# A shell's background job ignores SIGINT, and so would all programs that the tests start.
+# A shell's background job ignores SIGINT; all programs that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RMAP = "".join(f"int rmap_{n}(void)\n{{\n\treturn {n};\n}}\n\n" for n in range(12))

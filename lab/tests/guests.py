@@ -16,7 +16,7 @@ BASE: dict[str, counters.Number] = {m.name: 100 for m in counters.METRICS}
 
 @dataclass(frozen=True)
 class FakeKernel:
-    """As much of build.Kernel as results need."""
+    """The part of build.Kernel that results need."""
 
     name: str
     release: str
@@ -34,14 +34,14 @@ KERNELS: dict[str, Any] = {
 
 
 def sample(exit_code: int = 0, **changed: counters.Number) -> counters.Sample:
-    """A run in which every figure is 100, but for ``changed``."""
+    """A run in which every figure is 100, except ``changed``."""
     metrics = {**BASE, **{k: v for k, v in changed.items() if k in BASE}}
     extras = {k: v for k, v in changed.items() if k not in BASE}
     return counters.Sample(metrics, extras, {}, exit_code)
 
 
 def printed(value: float, unit: str, *, more: bool = True, **changed: counters.Number) -> counters.Sample:
-    """A run whose program printed the figure ``work``."""
+    """A run with the figure ``work``, printed by its program."""
     one = sample(**changed)
     return counters.Sample(one.metrics, one.extras, {"work": counters.Figure(value, unit, more)})
 
@@ -54,7 +54,7 @@ def plan(name: str = "tiny", *, own: bool = False) -> engine.Plan:
 
 @dataclass
 class FakePlace:
-    """A place whose runs are what ``answer(side, plan name, number)`` says."""
+    """A place that returns ``answer(side, plan name, number)`` for each run."""
 
     answer: Callable[[str, str, int], counters.Sample]
     log: list[tuple[str, str]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class FakePlace:
         return self.answer(side.name, plan.name, self.log.count((plan.name, side.name)))
 
     def facts(self, request: engine.Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
-        """Made up."""
+        """Made-up facts."""
         environment = results.environment(
             source="6.12.117", accelerator={"name": "tcg", "reason": "made up"}, deterministic=False,
             runs=request.runs, qemu="7.2", compiler="gcc 12",

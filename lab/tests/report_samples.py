@@ -20,7 +20,7 @@ def comparison(
     matters: Sequence[str] = MATTERS, emulated: bool = True, codes: Sequence[int] = (),
     **runs: Sequence[Sequence[float]],
 ) -> dict[str, Any]:  # fmt: skip
-    """A workload. ``runs`` are those of each side of a metric or, with another name, of an own figure in ns."""
+    """A workload. ``runs``: values of each side, by metric, or by another name for an own figure in ns."""
     usual: list[Sequence[float]] = [[100, 105, 110, 115, 120 + n] for n, _ in enumerate(sides)]
     metrics = {metric.name: usual for metric in counters.METRICS}
     metrics["shootdown_ipis"] = [[(900 + 50 * at) / 10 ** min(n, 2) for at in range(5)] for n, _ in enumerate(sides)]
@@ -39,7 +39,7 @@ def comparison(
         for n, side in enumerate(sides)
     }
     facts = {
-        "workload": workload, "summary": f"What {workload} does", "version": 2, "cpus": cpus, "memory_kb": 262144,
+        "workload": workload, "summary": f"Summary of {workload}", "version": 2, "cpus": cpus, "memory_kb": 262144,
         "command": ["/bin/x", workload],
         "options": [],
     }  # fmt: skip
@@ -51,7 +51,7 @@ def result(
     *comparisons: dict[str, Any], preset: str = "compare", sides: Sequence[Side] = PAIR, runs: int = 5,
     accelerator: str = "tcg", deterministic: bool = False,
 ) -> dict[str, Any]:
-    """A whole result, as its file has it; an error if it is none."""
+    """A whole result, in the form of its file; it must be valid."""
     titles = presets.load("ladder").titles if sides is LADDER else {}
     made = {
         "schema": results.SCHEMA,

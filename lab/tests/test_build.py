@@ -103,7 +103,7 @@ def test_only_changed_files_are_rewritten(
     second = build.build_kernels(source, ["quell"], cache, kernel)["quell"]
     assert second.key != first.key and first.image.exists()
     assert (src / "mm/luf.c").read_text() == "/* newer */\n"
-    # The first hook is gone: its files are Linux's again, with a new time for make.
+    # Without the first hook its files are Linux's again, with a new time for make.
     assert (src / "mm/Kconfig").read_text() == (source.tree / "mm/Kconfig").read_text()
     assert "return 100" not in (src / "mm/rmap.c").read_text()
     for name in ("mm/rmap.c", "mm/luf.c"):
@@ -142,7 +142,7 @@ def test_build_error(source: Source, kernel: Path, cache: Cache, make: Make) -> 
     ]
     assert caught.value.log is not None and "Error 1" in caught.value.log.read_text()
     assert not list(cache.kernels.iterdir())
-    # make ended by itself: the objects stay, and the next build goes on with them.
+    # make was not killed: the next build continues with its objects.
     (cache.work / "stock/src/obj/kept.o").touch()
     make(GOOD)
     build.build_kernels(source, ["stock"], cache, kernel)
@@ -235,7 +235,7 @@ def test_w1(source: Source, kernel: Path, cache: Cache, make: Make) -> None:
 def test_w1_installs_what_it_needs(
     source: Source, kernel: Path, cache: Cache, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the first that compiles anything on a new machine."""
+    """On a new machine this is the first compilation."""
     asked: list[object] = []
     make(GOOD)
     monkeypatch.setattr(prereq, "ensure", asked.extend)

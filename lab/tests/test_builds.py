@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell in many configurations, with a fake make: what is asked, compared, kept and done again."""
+"""Quell in many configurations, with a fake make: commands, comparison with stock, kept results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quell.source import Source
 Fake = Callable[[str, str], Path]
 Run = Callable[..., CheckResult]
 
-# A C file says what the compiler and sparse say of it: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
+# A C file has its own warnings and errors: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
 MAKE = r"""
 for word; do
 	case $word in
@@ -98,7 +98,7 @@ def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
     assert (result.passed, result.failed, result.skipped) == (2, 0, 0), result.details
     first = calls(tmp_path)
     compiled = [line for line in first if "W=1 -k" in line]
-    # Quell's file and the one that has hooks; the one that has none is not compiled.
+    # Quell's file and the one with hooks; a file without hooks is not compiled.
     assert len(compiled) == 2
     assert all(line.endswith("W=1 -k mm/luf.o mm/rmap.o") for line in compiled)
     assert sum(line.endswith(" vmlinux") for line in first) == 1
@@ -130,7 +130,7 @@ def test_what_stock_says_too_does_not_count(
     assert "quell: mm/luf.c:2:5: warning: unused" in result.details
     assert "quell: mm/luf.c:3:5: warning: lock" in result.details
     assert "old" not in result.details and "context" not in result.details
-    # What stock says was kept.
+    # Stock's warnings were kept.
     assert not any("builds-stock" in line for line in calls(tmp_path))
     assert run("quell").failed == 1 and calls(tmp_path) != []
 

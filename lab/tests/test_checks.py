@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The readers of what tests inside a guest say."""
+"""Reading the results of tests inside a guest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quell.checks import kunit, selftests, vm
 
 
 def _report(**suites: dict[str, str]) -> dict[str, Any]:
-    """As ``kunit.py parse --json`` writes it."""
+    """A report in the form of ``kunit.py parse --json``."""
     groups = [
         {
             "name": suite,
@@ -73,7 +73,7 @@ def test_tap_that_skips_everything_is_skipped() -> None:
 
 @pytest.fixture
 def suites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two suites, whichever the kernel has."""
+    """Two suites, independent of the kernel's."""
     monkeypatch.setattr(kunit, "SUITES", ("quell", "luf"))
 
 
@@ -98,7 +98,7 @@ def test_kunit_suite_that_did_not_run_is_a_failure() -> None:
 
 
 def test_linux_suites_become_rows() -> None:
-    """Quell's own are left out, and what is not passed or skipped is not ok."""
+    """Quell's own suites are left out; a status other than passed and skipped is "not ok"."""
     found = kunit.outcomes(_report(slub={"a": "PASS", "b": "SKIP"}, luf={"c": "PASS"}, list={"d": "ERROR"}))
     assert {name: (one.status, one.results) for name, one in found.items()} == {
         "slub": ("pass", {"a": "ok", "b": "skip"}),

@@ -24,7 +24,7 @@ LAB = Path(cli.__file__).parents[1]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, main: object, **options: bool) -> None:
-    """Add a command ``probe`` whose main() is this."""
+    """Add a command ``probe`` with this main()."""
     module = types.ModuleType("probe", "A probe.")
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:

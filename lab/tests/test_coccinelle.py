@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Linux's semantic checks, with a fake spatch: which rules, which files, what counts."""
+"""Linux's semantic checks, with a fake spatch: selection of rules and files, and reports."""
 
 from __future__ import annotations
 

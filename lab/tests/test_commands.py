@@ -63,7 +63,7 @@ def test_doctor_lists_what_workloads_want(
     monkeypatch.setattr(prereq.Prerequisite, "present", lambda self: False)
     cli.main(["doctor", "--json"])
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
-    # It is unpacked when it is first needed: no error.
+    # It is unpacked at first use: no error.
     assert checks["sysbench"]["state"] == "pending"
     assert "package sysbench" in checks["sysbench"]["detail"]
 
@@ -172,7 +172,7 @@ def test_sum_over_parts(
     monkeypatch.setattr(
         test_command.importlib, "import_module", lambda name: Part(parts[name])
     )
-    # cli has imported the command already; only the parts are looked up.
+    # cli has imported the command already; only the parts are new.
     wanted = {"only": None, "full": False, "build": [], "resume": False, "record": None, "junit": None, "ktap": None, "seed": None}
     args = type("Args", (), wanted)()
     assert test_command.main(args) == 1
@@ -253,7 +253,7 @@ def test_launcher_on_a_machine_that_is_no_lab(tmp_path: Path, bare: Path) -> Non
     assert not (tmp_path / "c").exists()
     # An option behind -- is not Quell's.
     assert "could not be installed" in launch(tmp_path / "c", str(bare), "compare", "--", "ls", "--help").stderr
-    # A real one, without any package and with nothing that can be written to.
+    # A real one, without packages and without a writable folder.
     (bare / "python3").unlink()
     (bare / "python3").symlink_to("/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable)
     done = launch(Path("/proc/none"), str(bare), "explain", "luf")
@@ -265,13 +265,13 @@ def test_launcher_without_network(tmp_path: Path, bare: Path) -> None:
     write_program(bare / "python3", FAKE_PYTHON.format(pip=pip))
     done = launch(tmp_path / "c", str(bare), "doctor")
     assert done.returncode == 2 and "there is no network" in done.stderr
-    # What was half made is made again.
+    # An incomplete environment is made again.
     write_program(bare / "python3", FAKE_PYTHON.format(pip="exit 0"))
     assert launch(tmp_path / "c", str(bare), "doctor").returncode == 0
 
 
 def test_launcher_without_python(tmp_path: Path, bare: Path) -> None:
-    # /usr/bin/python3 may be good, so have the test for venv fail in it too.
+    # /usr/bin/python3 may be usable: make its test for venv fail too.
     text = (repo_root() / "quell").read_text()
     changed = text.replace("for python in python3 /usr/bin/python3", "for python in python3")
     assert changed != text

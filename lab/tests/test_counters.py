@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Figures from what a real guest sent (mapped-read, stock kernel, 256M, 2 CPUs)."""
+"""Figures from a real guest's output (mapped-read, stock kernel, 256M, 2 CPUs)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDED = (DATA / "mapped-read.frames").read_bytes()
 
 
 def resend(frames: Frames, **changed: bytes) -> bytes:
-    """The stream with some sections (their "/" written as "__") replaced."""
+    """The stream with some sections replaced; "/" in their names is written as "__"."""
     sections = dict(frames.sections)
     for name, content in changed.items():
         sections[name.replace("__", "/")] = content

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian packages with a fake make: the configuration, what is delivered, what is left behind."""
+"""Debian packages with a fake make: the configuration, the packages, and clean-up."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_version_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     ):  # fmt: skip
         monkeypatch.setattr(version, "quell", lambda state=state: state)
         assert deb.package_version("6.12.7") == f"6.12.7-quell{version.RELEASE}{own}"
-    # dpkg takes each of them for newer than the one before.
+    # For dpkg each version is newer than the one before.
     order = ("6.12.7-20261126", "6.12.7-quell0.9.0", "6.12.7-quell0.9.0+20261126", "6.12.7-quell0.10.0", "6.12.8-quell0.9.0")
     for old, new in zip(order, order[1:], strict=False):
         subprocess.run(["dpkg", "--compare-versions", old, "lt", new], check=True)
@@ -148,7 +148,7 @@ def test_build_error(
 def test_interrupted(
     source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
 ) -> None:
-    # Ctrl-C comes from within make, when it surely runs.
+    # Ctrl-C comes from within make: make surely runs then.
     make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
     with pytest.raises(KeyboardInterrupt):
         packages(source, kernel, cache, tmp_path / "out")

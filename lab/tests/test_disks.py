@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Disks of a guest: what the user may name, and images by the real tools."""
+"""Disks of a guest: the user's ``--data``, and images by the real tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAGIC = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a blank in its name, a link, and odd modes; nothing that xfs cannot take."""
+    """A folder with a blank in its name, a link, and odd modes; all of it fits xfs."""
     path = tmp_path / "my data"
     (path / "in/deep").mkdir(parents=True)
     (path / "file").write_text("hello\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian's own configuration: trimming, the initramfs, and reading what guests say."""
+"""Debian's own configuration: trimming, the initramfs, and the guests' output."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_what_should_be_the_same(tmp_path: Path) -> None:
         "and run 2 on side quell differ"
     )
     assert caught.value.detail == "run 1 on side stock: 7:f00d\nrun 2 on side quell: 7:beef"
-    # The user's own command may print what it likes.
+    # The user's own command may print anything.
     assert engine.measure([plan("b", own=True)], SIDES, 2, FakePlace(answer), tmp_path / "own")
 
 
@@ -161,7 +161,7 @@ def test_whole_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     shown = text.getvalue()
     assert "emulated" in shown and "command: Sums" not in shown and "make all" in shown
     assert shown.index("shootdown IPIs ") < shown.index("elapsed, s")
-    # With many sides each has a row.
+    # With many sides each one has a row.
     many = sides.parse_all([f"s{n}=quell" for n in range(5)])
     request = replace(request, sides=many, command=None, workloads=["mapped-read"], cpus=(1, 2))
     monkeypatch.setattr(engine, "_plans", lambda *a: [plan("mapped-read-1cpus"), plan("mapped-read-2cpus")])

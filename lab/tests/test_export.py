@@ -63,7 +63,7 @@ def _plain_message(kernel: Path) -> None:
 
 @pytest.fixture
 def shared(kernel: Path) -> Path:
-    """The small kernel part with a Kconfig and a header that both patches make up."""
+    """The small kernel part with a Kconfig and a header; both patches have parts of these."""
     _plain_message(kernel)
     (kernel / "files/mm/Kconfig.quell").write_text(KCONFIG)
     (kernel / "files/mm/quell.h").write_text(HEADER)
@@ -103,7 +103,7 @@ def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> 
             ["git", *args], cwd=linux, check=True, capture_output=True, text=True
         ).stdout
 
-    # What each commit has: its own options and files, and its hooks.
+    # Each commit has its own options, files and hooks.
     assert git("show", "HEAD~1:mm/luf.c") == "/* luf */\n"
     early = git("show", "HEAD~1:mm/quell.h")
     assert "one" in early and "no one" in early and "two" not in early

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the faults part makes of its guests' output; and the records of the power cuts."""
+"""Part faults: reading its guests' output, and the records of the power cuts."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def test_what_a_case_needs() -> None:
     assert _judge(fine) == ("passed", "")
     wrong = "not ok: reader: exit code 1: Page 7 holds 0x1 in word 0, it should hold 0x2.\n"
     assert _judge(wrong + fine, status="fail") == ("failed", wrong.removeprefix("not ok: ").strip())
-    assert _judge(fine.replace("3", "1")) == ("failed", "it happened 1 times, not 2")
-    assert _judge(fine.replace("passes: 2", "passes: 0")) == ("failed", "no reader came to its end")
+    assert _judge(fine.replace("3", "1")) == ("failed", "1 events, fewer than 2")
+    assert _judge(fine.replace("passes: 2", "passes: 0")) == ("failed", "no reader finished a pass")
     assert _judge("events: 3, passes: 0, deaths: 1\n") == ("passed", "")
-    assert _judge(fine, parked=3)[1].startswith("only 3 pages were parked")
+    assert _judge(fine, parked=3)[1].startswith("only 3 pages were deferred")
     assert _judge("", status="crash")[1].startswith("crash: ")
     assert _judge(fine, "luf_debug: VIOLATION: frame 1")[0] == "failed"
     lacks = "the kernel does not have /sys/kernel/debug/failslab\n"
@@ -101,7 +101,7 @@ def test_records_notice_what_is_lost(tmp_path: Path) -> None:
                 if len(synced) == 2 and min(synced.values()) > 30:
                     break
                 time.sleep(0.1)
-            # All of its session at once, as the power would.
+            # Kill its whole session at once, like a power cut.
             os.killpg(writer.pid, signal.SIGKILL)
     synced = faults.read_synced((tmp_path / "said").read_text())
     assert len(synced) == 2
@@ -115,7 +115,7 @@ def test_records_notice_what_is_lost(tmp_path: Path) -> None:
 
     code, said = check(*words)
     assert (code, said.split()[0]) == (0, "checked")
-    # Records that were promised and are not there, and a byte of one that is.
+    # Durable records that are missing, and one with a wrong byte.
     assert check("0:1000000")[0] == 1
     page = next(i for i in range(2048) if _has_record(tmp_path / "records.1", i, synced[1]))
     with (tmp_path / "records.1").open("r+b") as file:

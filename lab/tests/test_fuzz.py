@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the fuzz part makes of its guests' output, and what it gives them."""
+"""Part fuzz: its guests' commands, and reading their output."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_what_else_fails() -> None:
     assert _judge(DONE, "luf_debug: VIOLATION: a frame is freed\n")[0] == "failed"
     assert _judge(DONE, "BUG: KASAN: use-after-free in x\n")[0] == "failed"
     assert _judge("", status="hang", parked=0)[1].startswith("hang: ")
-    assert _judge(DONE, parked=3)[1].startswith("only 3 pages were parked")
+    assert _judge(DONE, parked=3)[1].startswith("only 3 pages were deferred")
     for nothing in ("", "calls: 0\n", "programs: 0, events: 7\n", "programs: 7, events: 0\n"):
-        assert _judge(nothing) == ("failed", "nothing was run")
+        assert _judge(nothing) == ("failed", "no call, program or event was run")
 
 
 def test_trinity_script_is_shell() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``compare --here`` with folders in place of /proc and /sys; a real one is in the vm part."""
+"""``compare --here`` with folders in place of /proc and /sys; part own tests it in a guest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VMSTAT = "".join(
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine that runs a Quell kernel, with early_ack switched off."""
+    """A machine with a Quell kernel and early_ack switched off."""
     root = tmp_path / "root"
     for name in mechanisms.names():
         folder = root / "sys/kernel/mm/quell" / name
@@ -62,7 +62,7 @@ def test_switches_of_a_side_and_back(root: Path, tmp_path: Path) -> None:
     before = state(root)
     asked = request("sh", "-c", f"cat {root}/sys/kernel/mm/quell/*/enabled | tr -d '\\n' > {root}/seen; echo figure t 3 ms")
     sample = run(root, tmp_path, here.SIDES[0], asked)
-    # In the order of the folders: all of Quell's are off, Linux's own are on.
+    # In the order of the folders: Quell's mechanisms are off, Linux's own are on.
     own = {m.name for m in mechanisms.load() if m.whose.startswith("Quell")}
     assert (root / "seen").read_text() == "".join(str(int(n not in own)) for n in sorted(before))
     assert state(root) == before
@@ -85,7 +85,7 @@ def test_a_command_that_crashes_or_hangs(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_interrupted_in_the_middle(root: Path, tmp_path: Path, number: int) -> None:
-    """The whole command is ended by a signal while the switches are moved: they go back, nothing is left."""
+    """A signal ends the command after it moved the switches: it restores them and leaves no process."""
     before = state(root)
     script = (
         "import os, sys, pathlib\nfrom quell import cli, here\n"
@@ -104,7 +104,7 @@ def test_interrupted_in_the_middle(root: Path, tmp_path: Path, number: int) -> N
                 break
             time.sleep(0.1)
         assert state(root) != before
-        for _ in range(5):  # a second one does not keep it from putting things back
+        for _ in range(5):  # a second signal does not stop the restoring
             child.send_signal(number)
         assert child.wait(20) == 130
     finally:

@@ -81,7 +81,7 @@ def test_verdicts() -> None:
 
 
 def test_equal_sides_seldom_get_a_verdict() -> None:
-    """The chance of any verdict among six figures of equal sides is below 5 % by construction."""
+    """By construction, equal sides get a verdict in any of six figures with a chance below 5 %."""
     random.seed(1)
     wrong = 0
     for _ in range(300):
@@ -100,7 +100,7 @@ def test_only_what_matters_is_judged_and_what_carries_over_comes_first() -> None
     assert one["figures"]["minor_faults"]["against"]["quell"]["ratio"] == 0.01
     assert one["shown"].index("elapsed_s") > one["shown"].index("peak_memory_kb")
     assert one["name"] == "tiny" and one["notes"] == []
-    # A counter of one side only.
+    # Only one side has the counter.
     one = compared(lambda n: sample(elapsed_s=n), lambda n: sample(elapsed_s=n, luf_drains=3))
     assert one["figures"]["luf_drains"]["sides"]["stock"] is None
     assert one["figures"]["luf_drains"]["against"] == {} and "luf_drains" not in one["shown"]

@@ -16,7 +16,7 @@ from quell import counters
 from quell.paths import repo_root
 
 FOLDER = repo_root() / "workloads" / "llm"
-# What GGUF calls the types of its values: the numbers' sizes, and the others.
+# GGUF's codes of value types: sizes of the numeric types; then the other types.
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
 F32, Q8_0 = 0, 8
@@ -36,7 +36,7 @@ def weights() -> Any:
 
 
 class Reader:
-    """A GGUF file, version 3, as its specification has it."""
+    """A GGUF file, version 3, read by its specification."""
 
     def __init__(self, file: Path) -> None:
         self.data = file.read_bytes()
@@ -87,7 +87,7 @@ def test_weights_file(weights: Any, tmp_path: Path, kind: str, number: int, bits
     assert len(gguf.tensors) == 3 + 2 * 9
     assert gguf.tensors["blk.1.ffn_down.weight"][:2] == ((4096, 1024), number)
     assert gguf.tensors["blk.1.ffn_norm.weight"][:2] == ((1024,), F32)
-    # As large as the weights are, and not larger than asked for.
+    # As large as the weights, and at most as large as requested.
     expected = (2 * LAYER + OUTER) * bits / 8
     assert expected <= file.stat().st_size <= min(limit, expected * 1.01)
     last, *_, offset = gguf.tensors["blk.1.ffn_down.weight"]
@@ -144,7 +144,7 @@ def test_processes_that_agree(program: Path) -> None:
     assert said["output"].startswith("11 bytes, ") and said["output"].endswith(": 7:00ff 8:?")
     rate = counters.parse_figures(result.stdout)["tokens_per_s"]
     assert rate.value > 0 and rate.higher_is_better and rate.unit == "tokens/s"
-    # What is not shown counts as well.
+    # Output that is not shown is compared as well.
     other = run(program, "/bin/sh", "-c", script.replace("001", "002"))
     assert counters.parse_same(other.stdout) != said
 

@@ -175,7 +175,7 @@ def test_stalls_and_warnings_are_no_crash() -> None:
 
 
 class Fake:
-    """A script instead of QEMU; it may use the files of a run by name."""
+    """A script in place of QEMU; it finds the files of a run by name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -205,7 +205,7 @@ class Fake:
             os.killpg(pid, 0)
         except ProcessLookupError:
             return True
-        # Orphans that were killed may wait for an init to reap them.
+        # Killed orphans may be zombies until init reaps them.
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
@@ -220,7 +220,7 @@ class Fake:
 def fake(tmp_path: Path) -> Iterator[Fake]:
     one = Fake(tmp_path)
     yield one
-    # Who was killed takes a moment to end.
+    # A killed process takes a moment to end.
     deadline = time.monotonic() + 6
     while not one.gone():
         assert time.monotonic() < deadline
@@ -321,7 +321,7 @@ machine.supervise(["/bin/sh", "-c", "echo $$ > " + str(f / "pid") + "; exec slee
 
 
 class Scripted:
-    """machine.boot with a script that writes what a guest would have sent."""
+    """machine.boot with a script that writes a guest's output."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rundir = folder / "run"
@@ -451,7 +451,7 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
                 cache=guest.cache, timeout=5, fail_on_oops=fail_on_oops, **options,
             )  # fmt: skip
 
-    # On a processor it is an oops like any other.
+    # Under KVM it is an oops like any other.
     if fail_on_oops:
         with pytest.raises(machine.GuestPanic) as panic:
             boot(dies=1, accel="kvm")
@@ -463,7 +463,7 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
     with pytest.raises(machine.GoneBreakpoint, match="Oops: int3"):
         boot(dies=9)
     assert tries.read_text() == "x\n" * 3
-    # What was done outside of the guest cannot be done again.
+    # With ``cut`` the run acts outside of the guest: no retry.
     with pytest.raises(machine.GoneBreakpoint):
         boot(dies=1, cut=lambda: False)
     assert tries.read_text() == "x\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""./quell explain, and that the pages and the kernel part agree about the mechanisms."""
+"""``./quell explain``; the docs and the kernel part agree about the mechanisms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_kernel_has_the_same() -> None:
 
 
 def counters() -> set[str]:
-    """Quell's own in /proc/vmstat, as the hooks and their header add them."""
+    """Quell's counters in /proc/vmstat, as the hooks and their header add them."""
     part = tree.read_kernel_part(tree.kernel_dir())
     added = "".join(hook.sections.get("mm/vmstat.c", "") for hook in part.hooks)
     events = part.files["include/linux/quell_events.h"].content.decode()

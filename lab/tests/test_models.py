@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The check of the models: reading runs.toml and what pan prints."""
+"""Part models: reading runs.toml and pan's output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_search_that_passed() -> None:
     assert result.unreached["behind = 0"] == 1
     assert models.judge(_RUN, "", result) == ""
     assert models.judge(_RUN, "B", result) == ""
-    assert "nothing wrong" in models.judge(_RUN, "NO_A", result)
+    assert "no violation" in models.judge(_RUN, "NO_A", result)
 
 
 def test_search_that_failed() -> None:
@@ -53,11 +53,11 @@ def test_dead_statements() -> None:
     result = models.read_search(_PASS)
     assert models.statements(listed) == Counter({"behind = 0": 1})
     assert models.dead([(result, models.statements(listed))]) == ["behind = 0"]
-    # One of two instances is reached, or one of two runs does.
+    # It is enough to reach one of two instances, or to reach it in one of two runs.
     assert models.dead([(result, models.statements(listed * 2))]) == []
     other = models.read_search(_PASS.replace("behind", "other"))
     assert models.dead([(r, models.statements(listed)) for r in (result, other)]) == []
-    # A search that was cut short says nothing.
+    # An incomplete search is ignored.
     assert models.dead([(models.read_search(_FAIL), models.statements(listed))]) == []
 
 
@@ -67,7 +67,7 @@ def test_dead_statements() -> None:
 )
 def test_search_that_was_cut_short_has_not_passed(output: str) -> None:
     assert "did not cover" in models.judge(_RUN, "", models.read_search(output))
-    assert "nothing wrong" in models.judge(_RUN, "NO_A", models.read_search(output))
+    assert "no violation" in models.judge(_RUN, "NO_A", models.read_search(output))
 
 
 def test_every_removal_is_listed() -> None:

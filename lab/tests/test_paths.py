@@ -63,7 +63,7 @@ def test_lock_waits(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
         pass
     timer = subprocess.Popen(["sleep", "0.5"])
     started = time.monotonic()
-    # Let it go from a shell while we wait.
+    # A shell releases it while we wait.
     release = subprocess.Popen(["sh", "-c", "sleep 0.5; echo"], stdout=other.stdin)
     with cache.lock("build-stock"):
         waited = time.monotonic() - started

@@ -153,7 +153,7 @@ def test_too_few_runs_prove_nothing() -> None:
 
 
 def test_the_projects_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a group asks for reaches the engine, and a claim that does not hold is exit code 1."""
+    """The engine gets a group's request; a claim that does not hold gives exit code 1."""
     asked: list[engine.Request] = []
 
     def compare(request: engine.Request, _cache: object) -> tuple[dict[str, Any], Path]:
@@ -192,7 +192,7 @@ def test_published_figures_beside_ours() -> None:
 
 
 def test_the_page_of_kept_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Sections of kept results are made anew, the newest for each version of Linux; the rest of the page stays."""
+    """Sections of kept results are rewritten from the newest of each version of Linux; the rest stays."""
     monkeypatch.setenv("QUELL_CACHE", str(tmp_path / "cache"))
     page = tmp_path / "results.md"
     assert cli.main(["figures", "luf-256M", "--page", str(page)]) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs are run, fed, logged, and never left behind."""
+"""Running programs: input, logs, and no process left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quell.errors import QuellError, UsageError
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
+    """True if a process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the programs part makes of its guests' output, without a guest."""
+"""Part programs: reading its guests' output, without a guest."""
 
 from __future__ import annotations
 

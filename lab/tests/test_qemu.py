@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which QEMU is taken, and where a later one comes from. Shell scripts stand in for QEMU and apt."""
+"""Choosing QEMU, and fetching a later one. Shell scripts stand in for QEMU and apt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quell.paths import Cache
 
 Fake = Callable[[str, str], Path]
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
-# Says where packages come from, and "downloads" one that has a QEMU.
+# Names sources of packages, and "downloads" one that has a QEMU.
 APT = """\
 echo "$@" >> {log}
 case "$*" in
@@ -57,7 +57,7 @@ def test_an_old_one_is_replaced_from_backports(cache: Cache, fake_program: Fake,
     said = log.read_text()
     assert "URIs: http://mirror/debian/\nSuites: bookworm-backports bookworm bookworm-updates\n" in said
     assert "APT::Default-Release=bookworm-backports" in said and "--download-only" in said
-    # The lists are not kept, and nothing is fetched twice.
+    # The package lists are deleted, and nothing is fetched twice.
     assert not (Path(found.program).parents[2] / "apt").exists()
     qemu._find.cache_clear()
     assert qemu.find(cache) == found and log.read_text() == said

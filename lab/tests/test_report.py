@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report: which results it has, what it says, and that it is whole or not there."""
+"""The report: its results and text; it is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THREE = (Side("stock", "stock"), Side("no-luf", "quell", ("quell=-luf",)), Side(
 
 
 class Page(HTMLParser):
-    """Checks that elements are closed in order and identifiers unique; keeps text and tags."""
+    """A page, parsed: elements are closed in order and identifiers unique. Keeps text and tags."""
 
     def __init__(self, *found: dict[str, Any]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Page(HTMLParser):
         self.ids += [value or "" for name, value in attrs if name == "id"]
         if tag not in VOID:
             self.open.append(tag)
-        # An identifier is a part of its text, all else stands apart.
+        # Elements inside an identifier do not split it; all others separate words.
         self.words.append("" if tag in ("span", "wbr") else " ")
 
     def handle_endtag(self, tag: str) -> None:
@@ -81,7 +81,7 @@ def test_too_few_runs_and_no_verdict() -> None:
 
 
 def test_has_the_numbers_of_the_terminal() -> None:
-    """All cells of the table of ``compare`` stand on the page, word for word."""
+    """The page has all cells of ``compare``'s table, word for word."""
     document = samples.result(samples.comparison(own_ns=([1234.5, 1300, 1400], [99, 100, 101])))
     out = io.StringIO()
     table.print_result(document, ui.console(out))
@@ -136,7 +136,7 @@ def test_many_sides() -> None:
     ["</style><b>", "\"'><img src=x>", "{{ 7 * 7 }}", "</svg></title><script>1</script>", "\x00\x1b[31m\ud800"],
 )
 def test_text_of_results_is_only_text(hostile: str) -> None:
-    """Every text that may stand in a result."""
+    """No text of a result is interpreted as HTML."""
     fixed = ("schema", "better", "source", "direction")
     named = ("figures", "sides", "against", "exit_codes")
 
@@ -203,7 +203,7 @@ def test_verdicts_differ_in_shape() -> None:
 
 
 def test_commands_measure_the_same_again() -> None:
-    """The page's commands are as they should be, and the parser accepts them."""
+    """The page has the expected commands, and the parser accepts them."""
     own = samples.comparison("command", emulated=False)
     own.update(version=None, command=["sh", "-c", "a b"], options=["--data", "/srv/x:xfs"])
     at_home = (Side("off", "quell", ("quell=off",)), Side("on", "quell", ("quell=on",)))
@@ -275,7 +275,7 @@ def test_the_newest_of_each_and_named_ones(cache: Cache) -> None:
 def test_damaged_and_old_files(
     name: str, change: dict[str, Any] | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence, an exit code, and no page."""
+    """An error is one sentence and an exit code, without a page."""
     file, out = tmp_path / name, tmp_path / "report.html"
     file.write_text("{" if change is None else json.dumps({**samples.result(), **change}))
     assert cli.main(["report", str(file), "-o", str(out)]) == 1

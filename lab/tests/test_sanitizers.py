@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the sanitizers part makes of a kernel's log, without a guest."""
+"""Part sanitizers: reading a kernel's log, without a guest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_races_are_read_with_both_accesses() -> None:
         ("folio_lock",),
     ]
     assert "by task 41 on cpu 0" in found[0].text
-    # One that is cut off is none that could be judged.
+    # A truncated report is ignored.
     assert not sanitizers.races(RACE.rpartition("=====")[0].rpartition("[")[0])
 
 
@@ -66,7 +66,7 @@ def test_whose_a_race_is() -> None:
     )
     assert [race.where[0] for race in judged.ours] == ["luf_owe"]
     assert [race.where[0] for race in judged.hooked] == ["shrink_folio_list"]
-    # Where it was called from does not make it ours.
+    # A caller in Quell does not make it Quell's.
     assert [race.where[0] for race in judged.others] == ["wakeup_source_add", "folio_lock"]
 
 
@@ -98,12 +98,12 @@ def test_what_a_guest_said() -> None:
     stuck = sanitizers.Said.of(_guest(f"{TAP}@quell log\n{CSD}"))
     assert stuck.problems() == [CSD.split("] ")[1].rstrip()]
     died = sanitizers.Said.of(_guest("@quell test switches\nok 1 a\n", "BUG: unable to handle page fault\n"))
-    assert died.problems() == ["BUG: unable to handle page fault", "the guest did not come to its end"]
+    assert died.problems() == ["BUG: unable to handle page fault", "the guest did not finish"]
     assert died.results()[1] == ["switches: the test ended early, after 1 results"]
 
 
 class _Guests:
-    """Answers boots: what each kernel said, by the name of its image."""
+    """Answers boots with each kernel's output, by the name of its image."""
 
     def __init__(self, said: dict[str, str]) -> None:
         self.said = said

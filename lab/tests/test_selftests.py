@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the selftests part makes of the guests' output, without a guest."""
+"""Part selftests: reading the guests' output, without a guest."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_differences() -> None:
     assert selftests.differences(PASS, FAIL) == {"as a whole": ("pass", "fail"), "y": ("ok", "not ok")}
     short = Outcome("pass", {"x": "ok"})
     assert selftests.differences(PASS, short) == {"y": ("ok", "missing")}
-    # What was cut short lacks results, but that it was cut short is the difference.
+    # Missing results of a test that was cut short are ignored; its status differs.
     assert selftests.differences(PASS, CRASH) == {"as a whole": ("pass", "crash")}
     timeout = Outcome("timeout", {"x": "ok"})
     assert selftests.differences(Outcome("timeout", {}), timeout) == {}
@@ -195,7 +195,7 @@ def test_table_and_ktap() -> None:
         "mm/e": [(PASS, FAIL), (PASS, PASS), (PASS, PASS)],
     }
     result = selftests.report(tests, rounds)
-    # What fails on both did run: some of it is the same and ok.
+    # A test that fails on both counts as passed if some of its results are ok.
     assert (result.passed, result.failed, result.skipped) == (3, 1, 2)
     rows = {line.split()[0]: line for line in result.details.splitlines() if line.startswith("mm/")}
     assert rows["mm/a"].split()[1:] == ["pass", "2/0/0", "pass", "2/0/0", "same"]
@@ -253,7 +253,7 @@ def test_large_folios_do_not_excuse_everything() -> None:
     assert selftests.as_large([(PASS, CRASH)] * 9, [CRASH] * 3) == []
     warned = Outcome("pass", {"the kernel's log is clean": "not ok"})
     assert selftests.as_large([(Outcome("pass"), warned)] * 9, [warned] * 3) == []
-    # What was skipped or cut short lacks what Quell lacks.
+    # A skipped test explains no missing result.
     lacks = Outcome("pass", {"x": "ok"})
     assert selftests.as_large([(PASS, lacks)] * 9, [Outcome("skip")] * 3) == []
 
@@ -276,7 +276,7 @@ def test_stock_with_large_folios_boots_with_them(tmp_path: Path, monkeypatch: py
 
 
 class _Guest:
-    """A guest that runs the driver's tests, and dies of some."""
+    """A guest that runs the driver's tests; some kill it."""
 
     def __init__(self, deadly: Sequence[str]) -> None:
         self.deadly = deadly
@@ -348,7 +348,7 @@ def test_groups_share_a_guest() -> None:
     wide = Selftest("mm", "wide", cpus=3)
     found = selftests.groups([*many, wide, A])
     assert [len(group) for group in found] == [selftests._GROUP, 1, 1, 1]
-    # On kernels of their own.
+    # Tests of KVM have their own kernels.
     assert [len(group) for group in selftests.groups([A, Selftest("kvm", "a"), A])] == [1, 1, 1]
     assert found[2] == [wide]
     assert selftests.groups([]) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Completion and the manual page: current, usable, and without any package."""
+"""Completion and the manual page are current, and work without any package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_current(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def complete(*words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """Bash's completions of the last word."""
     script = (
         f"source {shipped.share_dir() / 'quell.bash'}; complete -p quell >/dev/null || exit 9;"
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p quell | sed "s/.*-F //; s/ .*//");'

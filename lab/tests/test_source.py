@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Getting the source: fetching with a fake apt-get, and trees of the user's own."""
+"""Getting the source: fetching with a fake apt-get, and the user's own trees."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """The files of a machine that runs a Quell kernel."""
+    """The files of a machine with a Quell kernel."""
     sysfs = status.SYSFS
     files = {f"{sysfs}/{name}/enabled": "1\n" for name in ("luf", "rmap_batch", "early_ack")}
     return write(

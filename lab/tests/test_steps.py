@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Steps in a guest, without a guest: the script, and what is made of what it says."""
+"""Steps in a guest, without a guest: the script, and reading its output."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The client of the workloads redis and memcached: what it counts, and that it sees wrong data."""
+"""The client of the workloads redis and memcached: its figures, and detection of wrong data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The client, compiled without a warning."""
+    """The client, compiled without warnings."""
     built = tmp_path_factory.mktemp("store") / "store"
     folder = repo_root() / "workloads"
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{folder}"]
@@ -31,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fake(folder: Path, protocol: str) -> Path:
-    """A data directory whose server is the fake one."""
+    """A data directory with the fake server."""
     server = folder / "bin" / SERVERS[protocol]
     server.parent.mkdir()
     server.write_text(f"#!{sys.executable}\n" + FAKE.read_text())

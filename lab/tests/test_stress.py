@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the stress part makes of stress-ng's output, without a guest."""
+"""Part stress: reading stress-ng's output, without a guest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = (DATA / "stress-ng-all.txt").read_text()
 
 
 def test_rates_by_kind_of_machine() -> None:
-    # Of 9 and of no operations nothing is said.
+    # Stressors with 9 and with 0 operations have no rate.
     assert stress.read_rates(ALL, "tcg") == {"tlb-shootdown": 5.925129}
     assert stress.read_rates(ALL, "kvm") == {"tlb-shootdown": 4.009069}
     assert set(stress.read_rates(ONE, "tcg")) == {"userfaultfd"}
@@ -38,7 +38,7 @@ def test_run_that_went_well_failed_or_was_skipped() -> None:
     skipped = stress.read_run(steps.Said("skip", said), "tcg")
     assert skipped.problems == ()
     assert skipped.why == "numa: stressor will be skipped, only 1 node"
-    # A run in which nothing was stressed is not one that went well.
+    # A run without any stressor is skipped, not passed.
     said = "stress-ng: info:  [9] disabled 'oom-pipe' as it may hang or reboot the machine\n"
     said += "stress-ng: error: [9] No stress workers invoked\n"
     log = "Memory failure: 0xa40b: Sending SIGBUS to stress-ng-madvi:95 due to hardware memory corruption\n"
@@ -82,7 +82,7 @@ def test_what_counts_as_a_failure() -> None:
     assert status == "failed"
     assert why.startswith("on quell: ")
     assert _judge(stock=[GOOD], quell=[GOOD], debug=[warned])[0] == "failed"
-    # The same complaint, but for its numbers.
+    # The same complaint, with other numbers.
     same = Run("pass", 10.0, ("[ 9.1] WARNING: at mm/x.c:12 pid 99",))
     assert _judge(stock=[same], quell=[warned])[0] == "skipped"
     assert _judge(stock=[same], quell=[GOOD])[0] == "passed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The summaries of ``quell test``, and what --resume leaves out."""
+"""The summaries of ``quell test``, and the parts that --resume leaves out."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_passed_is_known_until_something_changes(
     for part in PARTS:
         summary.Record(cache, file, False).write(part, "key")
     assert passed("lab", "key") > "2"
-    # Another key, one that failed, one that ran nothing, one that never ran.
+    # Another key; a part that failed; one without checks; one that never ran.
     assert not any([passed("lab", "other"), passed("vm", "key"), passed("models", "key"), passed("own", "key")])
     assert passed("lab", "key", full=True) == ""
     row = next(line for line in file.read_text().splitlines() if line.startswith("| vm |"))
@@ -121,7 +121,7 @@ def test_what_parts_depend_on_is_there() -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, list[str]]]:
-    """Run ``quell test`` with two parts, of which the second fails; its exit code, what ran."""
+    """Run ``quell test`` with two parts; the second fails. The exit code, and the parts that ran."""
     ran: list[str] = []
     answers = {"lab": CheckResult.of([CASES[0]]), "vm": QuellError("the guest hangs")}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs built from a source package, with fake pip, cmake and compilers; the user's own."""
+"""Programs from a source package, with fake pip, cmake and compilers; and the user's own programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
 Fake = Callable[[str, str], Path]
-# Stands in for cmake: a makefile that does what the tool's own would do.
+# Stands in for cmake: it writes a makefile with the targets of the tool's own.
 CMAKE = r"""
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -69,7 +69,7 @@ def test_fetched_and_built_once(
     program = tool.build(wanted, cache)
     assert program.name == "hello" and "int main" in program.read_text()
     assert asked == [f"some-thing==1.5 --hash=sha256:{wanted.sha256}\n"]
-    # Source and objects are gone, the package is kept.
+    # Source and objects are deleted, the package is kept.
     assert [path.name for path in program.parent.iterdir()] == ["hello"]
     assert [path.name for path in cache.downloads.iterdir()] == [archive.name]
     assert "building some-thing 1.5: done" in capsys.readouterr().err

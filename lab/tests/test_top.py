@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The command, its sources, and what it leaves behind."""
+"""The command, its sources, and its clean-up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ real = pytest.mark.skipif(not CAN_TRACE, reason="tracefs is not to be had here")
 
 
 class FakeInstance:
-    """An instance whose files are a dictionary, and which refuses what holds ``refused``."""
+    """An instance with a dictionary of files; it refuses text that contains ``refused``."""
 
     def __init__(self, files: dict[str, str], refused: str = "\0") -> None:
         self.files = files
@@ -71,7 +71,7 @@ class FakeInstance:
 
 
 class FakeTracefs:
-    """Has all events but those that hold ``lacks``."""
+    """A tracefs with all events except those whose name contains ``lacks``."""
 
     mounted = True
 
@@ -92,7 +92,7 @@ class FakeTracefs:
 
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Interrupt counts that only the test moves."""
+    """Interrupt counts that only the test changes."""
     counts = Counter({0: 10, 1: 20})
     monkeypatch.setattr(sources, "_interrupts", lambda: Counter(counts))
     return counts
@@ -306,7 +306,7 @@ def test_keys(typed: bytes, ends: bool) -> None:
 
 
 def _state() -> dict[str, str]:
-    """What somebody else would notice in tracefs: settings, enabled events, triggers, instances."""
+    """State of tracefs that others share: settings, enabled events, triggers, instances."""
     found = {}
     with tracefs.Tracefs() as one:
         for name in (
@@ -340,7 +340,7 @@ def _instances(pid: int) -> list[str]:
 
 @contextmanager
 def running() -> Iterator[subprocess.Popen[bytes]]:
-    """./quell top on its way."""
+    """A running ``./quell top``."""
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "quell", "top", "--json", "--source", "events"],
         env={**os.environ, "PYTHONPATH": str(repo_root() / "lab")},
@@ -401,7 +401,7 @@ def test_killed_with_its_guard_is_swept_by_the_next() -> None:
     with tracefs.Tracefs() as one, one.session() as session:
         mine = session.instance("mine")
         assert not _instances(child.pid)
-        # What somebody uses is not taken away from him.
+        # An instance in use stays.
         assert tracefs.sweep(one.root / "instances") == [] and mine.path.exists()
     assert not mine.path.exists()
 

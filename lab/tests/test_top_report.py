@@ -26,7 +26,7 @@ SOURCE = {"name": "hist", "title": "x", "cannot_see": ["y"], "not_taken": ["z"]}
 def snapshot(
     reclaim: int = 0, mprotect: int = 0, wait: float = 10e-6, **vmstat: int
 ) -> Snapshot:
-    """One second; each shootdown reaches two CPUs whose handlers take 2 us."""
+    """One second; each shootdown reaches two CPUs, and each handler takes 2 us."""
     a, b = Task(5, "kswapd0"), Task(7, "worker")
     sent = reclaim + mprotect
     flushes = Counter({Flush(a, KSWAPD, False): reclaim, Flush(b, MPROTECT, True): mprotect})

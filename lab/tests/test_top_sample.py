@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reading what the kernel prints."""
+"""Reading the kernel's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_trace_pipe() -> None:
         (77, "a-b [001] c", 3, "tlb_flush"),
         (99, "<...>", 2, "csd_queue_cpu"),
     ]
-    # Lines of two CPUs mix; what tracing adds to a stack is gone.
+    # Lines of two CPUs mix; tracing's own stack entries are removed.
     assert events[0].stack == (
         "native_flush_tlb_multi", "flush_tlb_mm_range", "do_madvise", "__x64_sys_madvise"
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_timing() -> None:
 
 
 def test_timing_of_early_acknowledgment() -> None:
-    """The second request comes with the first; the first's message is used again meanwhile."""
+    """The second request arrives with the first; the first's message is reused meanwhile."""
     entry, ack, leave = "csd_function_entry", "early_ack_ack", "csd_function_exit"
     found = sample.timing(
         [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the torture part makes of a guest's output, without a guest."""
+"""Part torture: reading a guest's output, without a guest."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_warning_is_a_problem() -> None:
 
 
 class _Guests:
-    """Answers boots: the mutants' list, and what each torture said."""
+    """Answers boots with the list of mutations, and the output of each torture."""
 
     def __init__(self, said: dict[str, str | Exception], mutants: str) -> None:
         self.said = said
@@ -114,7 +114,7 @@ def test_mutant_that_survives_fails(bench: Any) -> None:
         good, row = torture._mutant(ready, mutant)
         assert not good
         assert "survived" in row
-    with pytest.raises(QuellError, match="nothing looks for the mutant ODD_ONE"):
+    with pytest.raises(QuellError, match="ATTACKS has no test for the mutation ODD_ONE"):
         bench({}, "LUF_A\nODD_ONE\n").mutants()
 
 
@@ -148,7 +148,7 @@ def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     ready = bench({"none": STALE, "LUF_A": STALE}, "LUF_A\n")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     result = torture.run_mutants(Cache(tmp_path))
-    assert (result.passed, result.failed) == (1, len(torture.ATTACKS))  # found without a fault, too
+    assert (result.passed, result.failed) == (1, len(torture.ATTACKS))  # found without a mutation, too
     ready = bench({"none": "1..0 # SKIP no second node\n"}, "")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
     result = torture.run(Cache(tmp_path))
@@ -156,7 +156,7 @@ def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert "no test ran" in result.details
     ready = bench({"none": GOOD}, "")
     monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
-    assert torture.run_mutants(Cache(tmp_path)).failed == 1  # nothing proves that faults are found
+    assert torture.run_mutants(Cache(tmp_path)).failed == 1  # no mutation proves the tests
     assert torture.run_full(Cache(tmp_path)).passed == parts
 
 

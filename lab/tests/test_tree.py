@@ -16,7 +16,7 @@ from conftest import FIRST, SECOND
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, bool]]:
-    """Every file of a tree, without git's."""
+    """Every file of a tree, except git's."""
     return {
         str(path.relative_to(root)): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
         for path in sorted(root.rglob("*"))
@@ -44,7 +44,7 @@ def test_apply(source: Source, kernel: Path) -> None:
 
 
 def test_apply_inside_a_repository(source: Source, kernel: Path) -> None:
-    # git apply silently skips files when it takes the outer repository for its own.
+    # git apply silently skips files if it takes the outer repository for its own.
     git(source.tree.parent, "init", "-q")
     tree.apply_quell(source.tree, kernel)
     assert "lazy();" in (source.tree / "mm/rmap.c").read_text()
@@ -80,8 +80,8 @@ def test_hook_that_does_not_apply(source: Source, kernel: Path) -> None:
     with pytest.raises(QuellError) as caught:
         tree.apply_quell(source.tree, kernel)
     assert "second.patch" in caught.value.message and "mm/rmap.c" in caught.value.message
-    assert "+\tlazy();" in caught.value.detail  # what the hook wants
-    assert "return 10 + 0;" in caught.value.detail  # what is there
+    assert "+\tlazy();" in caught.value.detail  # the hook's text
+    assert "return 10 + 0;" in caught.value.detail  # the tree's text
     assert contents(source.tree) == before
 
 
@@ -158,7 +158,7 @@ def test_newer_tree_of_the_users(
     assert "first.patch: 2 hunks: 2 where expected, 0 moved, 0 failed\n" in err
     assert "second.patch: 1 hunk: 0 where expected, 1 moved, 0 failed\n" in err
     assert "  mm/rmap.c:51: moved by +1, rmap_9\n" in err
-    # Every hook that fails is told of, not just the first.
+    # The error names every hook that fails, not just the first.
     (source.tree / "mm/Kconfig").unlink()
     edit(source.tree / "mm/rmap.c", "\treturn 10;", "\treturn 10 + 0;")
     with pytest.raises(QuellError, match="hooks first.patch, second.patch do not apply") as caught:
@@ -186,7 +186,7 @@ def test_round_trip(source: Source, kernel: Path, tmp_path: Path) -> None:
         "wrote kernel/files/mm/luf.c",
         "wrote kernel/hooks/6.12/second.patch",
     ]
-    # Two patches touch rmap.c: the edit is the last one's, the other is as it was.
+    # Two patches touch rmap.c: the last one gets the edit, the other does not change.
     assert first.read_text() == FIRST
     text = second.read_text()
     assert text.startswith("second: hooks rmap further down\n\n--- a/mm/rmap.c\n+++ b/mm/rmap.c\n@@")
@@ -276,7 +276,7 @@ def test_unedited_tree_follows_kernel(source: Source, kernel: Path, tmp_path: Pa
     tree.make_git_tree(dest, source, kernel=kernel)
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
     (kernel / "hooks/6.12/series").write_text("second.patch\n")
-    # Refreshing now would undo what kernel/ has got meanwhile.
+    # Refreshing now would undo later changes of kernel/.
     with pytest.raises(UsageError, match="kernel/ has changed"):
         tree.refresh(dest, kernel=kernel)
     tree.make_git_tree(dest, source, kernel=kernel)

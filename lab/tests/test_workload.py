@@ -141,7 +141,7 @@ def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def other(folder: Path, name: str, program: str, rest: str = "") -> Path:
-    """A workload beside the one in ``folder``, with the program of another."""
+    """A workload beside the one in ``folder``, with another one's program."""
     path = folder.parent / name
     path.mkdir()
     text = GOOD[: GOOD.index("[data]")].replace('"tiny"', f'"{name}"')
@@ -256,6 +256,6 @@ def test_programs_of_debian_packages(folder: Path) -> None:
     tiny = workload.load(folder)
     [needed] = tiny.prerequisites()
     assert (needed.need, needed.package) == ("quell-none", "none-package")
-    # Who uses the data of another workload needs the same.
+    # A workload that uses another one's data has the same prerequisites.
     twin = workload.load(other(folder, "twin", "tiny"))
     assert [item.need for item in twin.prerequisites()] == ["quell-none"]

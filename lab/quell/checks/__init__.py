@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One check: its name, ``status`` (passed, failed or skipped), and why it is not passed."""
+    """One check: its name, ``status`` (passed, failed or skipped), and the reason if it did not pass."""
 
     name: str
     status: str = "passed"
@@ -20,9 +20,9 @@ class Case:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How a part went: numbers of checks, and what to show (always shown if any failed).
+    """Result of a part: counts of checks, and details (always shown if a check failed).
 
-    ``cases`` are the single checks, none where a part only knows how many there are.
+    ``cases`` are the single checks; empty where a part knows only their number.
     """
 
     passed: int
@@ -33,13 +33,13 @@ class CheckResult:
 
     @classmethod
     def of(cls, cases: Sequence[Case], details: str = "") -> CheckResult:
-        """The result that ``cases`` make."""
+        """Count ``cases`` by status."""
         count = Counter(case.status for case in cases)
         return cls(count["passed"], count["failed"], count["skipped"], details, tuple(cases))
 
 
 def ktap(cases: Sequence[Case]) -> str:
-    """``cases`` as KTAP, why one failed as comments before it."""
+    """``cases`` as KTAP; the reason of a failure stands before it, as comments."""
     lines = ["KTAP version 1", f"1..{len(cases)}"]
     for number, case in enumerate(cases, 1):
         # A hash would begin a directive.

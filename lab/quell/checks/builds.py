@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell compiled in many configurations: no error, and no warning that stock does not have.
+"""Compile Quell in many configurations: no error, and no warning that stock lacks.
 
-Compiled at W=1 are Quell's own files and those of Linux that hooks are in, as far as a
-configuration has them; of some the whole kernel is compiled and linked, as a missing symbol
-shows only there. What shows warnings is compiled of the stock source too, in the same
-configuration. What was fine is not done again until something that it was made from changes.
+Quell's own files and the hooked files of Linux are compiled at W=1, as far as a configuration has
+them. Some configurations compile and link the whole kernel: a missing symbol shows only there.
+Files with warnings are compiled from the stock source too, in the same configuration. A clean
+result is kept until one of its inputs changes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from quell.paths import Cache, write_atomic
 
 # Not compiled into a kernel.
 _OUTSIDE = ("tools/", "samples/", "Documentation/", "scripts/")
-# What Kbuild would compile in the folder $(dir) of the source, one object a line, folders with a
-# slash at the end. Asked for by name, Kbuild compiles also what is not configured.
+# Lists the objects that Kbuild compiles in $(dir), one a line; folders end with a slash. Kbuild also
+# compiles an object that is not configured, if its name is given.
 _LIST = """\
 include include/config/auto.conf
 include $(srctree)/scripts/Kbuild.include
@@ -42,10 +42,10 @@ quell-parts = $(strip $($(1:.o=-y)) $($(1:.o=-m)) $($(1:.o=-objs)))
 quell-list:
 	@printf '%s\\n' $(foreach name,$(quell-names),$(or $(call quell-parts,$(name)),$(name)))
 """
-# Of Quell's own: sparse does not see the lock that pte_offset_map() and pte_offset_map_lock() take,
-# nor that what lock_cluster_or_swap_info() returns says which lock it took, and says so of all of
-# Linux's own users; where the lock is let go may be in a header. By function, so that another one
-# is looked at.
+# False positives in Quell's code: sparse misses the lock of pte_offset_map() and
+# pte_offset_map_lock(), and the lock that the result of lock_cluster_or_swap_info() stands for. It
+# warns about Linux's own users too. The unlock may be in a header. Listed by function, so that
+# sparse still covers all others.
 _NOT_SEEN_BY_SPARSE = re.compile(
     r"((mm/folio_order\.c|include/linux/rcupdate\.h):.* context imbalance in"
     r" '(__)?folio_order_(run_before|alloc)' - unexpected unlock"
@@ -57,11 +57,11 @@ _WARNING = re.compile(r"^(?:\.\./)*([^\s:]+)(?::\d+)*: (?:fatal )?(?:warning|err
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one configuration went.
+    """Result of one configuration.
 
-    ``warnings`` and ``sparse`` are those that stock does not have, ``sparse`` None if it was not
-    asked for; ``error`` is why it does not compile, ``skipped`` why it was not tried, ``kept``
-    that it is from an earlier run, which took ``seconds``.
+    ``warnings`` and ``sparse`` leave out those of stock; ``sparse`` is None if it did not run.
+    ``error`` and ``skipped`` are the reasons of a failure and of a skip. ``kept``: the result is from
+    an earlier run, which took ``seconds``.
     """
 
     name: str
@@ -76,12 +76,12 @@ class Outcome:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True without an error, a warning or a reason to skip."""
         return not (self.error or self.warnings or self.sparse or self.skipped)
 
 
 def run(cache: Cache, names: Sequence[str] = ()) -> CheckResult:
-    """The configurations ``names``, all for none, on each version of Linux: one check each, and a table."""
+    """Check the configurations ``names`` (default: all) on each version of Linux; one check each, and a table."""
     wanted = choose(names)
     prereq.ensure(prereq.BUILD)
     try:
@@ -103,7 +103,7 @@ def run(cache: Cache, names: Sequence[str] = ()) -> CheckResult:
 
 
 def _optional(wanted: Sequence[Configuration]) -> list[prereq.Prerequisite]:
-    """What some of the configurations are skipped without."""
+    """Tools without which some of the configurations are skipped."""
     crossed = dict.fromkeys(ARCHES[one.arch] for one in wanted if ARCHES[one.arch].prefix)
     items = [
         prereq.Prerequisite(f"{arch.prefix}gcc", arch.package, "compiles for another architecture")
@@ -113,7 +113,7 @@ def _optional(wanted: Sequence[Configuration]) -> list[prereq.Prerequisite]:
 
 
 def read(outcomes: Sequence[Outcome]) -> CheckResult:
-    """The table, and below it what is wrong."""
+    """The table, and the errors and warnings below it."""
     failed = sum(not one.clean and not one.skipped for one in outcomes)
     skipped = sum(bool(one.skipped) for one in outcomes)
     lines = [line(None), *(line(one) for one in outcomes)]
@@ -162,7 +162,7 @@ def _compiled(part: tree.KernelPart) -> tree.KernelPart:
 def objects(part: tree.KernelPart, folder: str) -> list[str]:
     """The objects of Quell's C files and of those that hooks are in, for the architecture ``folder``.
 
-    Headers are compiled with these; with what else includes them where all is linked.
+    These include the headers; other users of a header are compiled where the whole kernel is.
     """
     paths = {*part.files, *(path for hook in part.hooks for path in hook.sections)}
     return sorted(
@@ -180,7 +180,7 @@ def warnings(output: str) -> list[str]:
 
 
 def new_warnings(ours: Sequence[str], stock: Iterable[str]) -> list[str]:
-    """Those of ``ours`` that stock does not have: the same file, the same text, on any line."""
+    """Warnings in ``ours`` that stock lacks. File and text are compared, not the line number."""
     known = Counter(_kind(text) for text in stock)
     new = []
     for text in ours:
@@ -213,7 +213,7 @@ class _Build:
         self.marker = self.obj / "building"
 
     def make(self, *args: str, check: str | None = None) -> proc.Result:
-        """Run make; QuellError beginning with ``check`` if that is given and make fails."""
+        """Run make; if it fails and ``check`` is given, raise QuellError(``check`` and the errors)."""
         argv = build.make_argv(
             self.src, self.obj, "builds", self.cache, f"ARCH={self.one.arch}",
             f"CROSS_COMPILE={self.arch.prefix}", f"CC=ccache {self.arch.prefix}gcc", *args,
@@ -227,7 +227,7 @@ class _Build:
         return result
 
     def configure(self, kernel_part: Path) -> None:
-        """Make the configuration, and what all objects need."""
+        """Write the configuration, and run ``make prepare``."""
         self.log.unlink(missing_ok=True)
         if self.marker.exists():
             shutil.rmtree(self.obj)
@@ -249,7 +249,7 @@ class _Build:
         self.make("prepare", check="make prepare failed")
 
     def configured(self, wanted: Sequence[str]) -> list[str]:
-        """Those of the objects that the configuration has."""
+        """Select the objects that are part of the configuration."""
         write_atomic(self.obj / "quell-list.mk", _LIST)
         listings: dict[str, set[str]] = {}
 
@@ -282,7 +282,7 @@ class _Build:
         return {text.removeprefix("./") for text in result.stdout.split()}
 
     def compile(self, wanted: Sequence[str]) -> list[str]:
-        """Compile these objects at W=1, all anew: the warnings."""
+        """Compile these objects again at W=1; return the warnings."""
         for name in wanted:
             (self.obj / name).unlink(missing_ok=True)
         result = self.make("W=1", "-k", *wanted, check="does not compile")
@@ -292,25 +292,25 @@ class _Build:
         return warnings(result.stdout)
 
     def sparse(self, wanted: Sequence[str]) -> list[str]:
-        """What sparse says of these objects, which are compiled."""
+        """Run sparse on objects that are compiled; return its warnings."""
         result = self.make("W=1", "C=2", "-k", *wanted, check="sparse failed")
         return [text for text in warnings(result.stdout) if not _NOT_SEEN_BY_SPARSE.match(text)]
 
     def link(self) -> list[str]:
-        """Compile and link all: the warnings."""
+        """Compile and link the whole kernel; return the warnings."""
         modules = "CONFIG_MODULES=y\n" in (self.obj / ".config").read_text()
         targets = ["vmlinux", *(["modules"] if modules else [])]
         return warnings(self.make(*targets, check="does not link").stdout)
 
     def done(self) -> None:
-        """Nothing was cut off."""
+        """Note that no make was interrupted."""
         self.marker.unlink(missing_ok=True)
 
 
 def _outcome(
     one: Configuration, trees: Mapping[str, Path], origin: source.Source, part: tree.KernelPart, cache: Cache
 ) -> Outcome:
-    """Compile one configuration, unless it is known to be fine."""
+    """Compile one configuration, unless a clean result is kept."""
     arch = ARCHES[one.arch]
     name = one.name if origin.linux == source.DEFAULT else f"{one.name}, {origin.linux}"
     if arch.prefix and prereq.which(f"{arch.prefix}gcc") is None:
@@ -348,7 +348,7 @@ def _outcome(
 
 
 def _without_sparse(one: Configuration, outcome: Outcome) -> Outcome:
-    """The same; skipped if it is fine, but sparse, which was to look at it, is not there."""
+    """``outcome``, as skipped if it is clean but its configuration wants sparse, which is not installed."""
     if one.sparse and outcome.sparse is None and outcome.clean:
         return replace(outcome, skipped="compiled, but not read by sparse: install sparse (optional)")
     return outcome
@@ -389,7 +389,7 @@ def _compile(
 def _stock(
     one: Configuration, src: Path, names: Sequence[str], with_sparse: bool, key: str, cache: Cache, linux: str
 ) -> tuple[list[str], list[str]]:
-    """What the compiler and sparse say of the same objects of the stock source."""
+    """Warnings of the compiler and of sparse for the same objects of the stock source."""
     record = cache.folder("checks") / "builds" / f"{one.name}-{linux}-stock.json"
     known = _load(record, key)
     if known is None:
@@ -418,7 +418,7 @@ def _load(record: Path, key: str) -> dict[str, Any] | None:
 
 
 def _versions(arch: str) -> str:
-    """The first lines that the compiler, the linker and sparse say about themselves."""
+    """Versions of the compiler, the linker and sparse."""
     prefix = ARCHES[arch].prefix
     tools = [f"{prefix}gcc", f"{prefix}ld", *(["sparse"] if prereq.which("sparse") else [])]
     return "; ".join(map(toolchain.version, tools))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel's checkpatch, strict, on each of Quell's files and patches."""
+"""Run the kernel's checkpatch --strict on each of Quell's files and patches."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Linux's semantic checks (scripts/coccinelle) on Quell's kernel files: not a word.
+"""Run Linux's semantic checks (scripts/coccinelle) on Quell's kernel files; every report is a failure.
 
-What a compiler does not see and a reader overlooks: locks taken twice, pointers used before
-they are tested or after they are freed, tests that are always true. Rules that want an
-OCaml compiler as well are left out.
+They find bugs that a compiler and a reader miss: locks taken twice, pointers used before they are
+tested or after they are freed, tests that are always true. Rules that need an OCaml compiler
+are skipped.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from quell.paths import Cache
 
 _REPORT = re.compile(r"^virtual report\b", re.M)
 _OCAML = re.compile(r"^@.*\b(?:script|initialize):ocaml\b", re.M)
-# A rule may take long for a function that it finds hard.
+# Some rules take minutes on a complex function.
 _TIMEOUT_S = 600
-# What it says of a file, and not of the rule.
+# A line about a file, not about the rule.
 _FOUND = re.compile(r"^(\S+):(\d+)(?::[\d-]+)?: (.*)$")
 _BAD = re.compile(r"nb good = \d+,\s+nb bad = (\d+)")
 _MACROS = re.compile(r"--macro-file-builtins\s.*\(default=([^)]+)\)")
-# Of Coccinelle's own definition of DEFINE_PER_CPU(), which it cannot read.
+# In Coccinelle's own definition of DEFINE_PER_CPU(), which its parser rejects.
 _SECTION = '__attribute__((__section__(".data.percpu")))'
 
 
 def rules(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The rules below ``folder`` that can report: those to use, those that need OCaml."""
+    """The rules below ``folder`` that can report: (usable, in need of OCaml)."""
     found: tuple[list[Path], list[Path]] = ([], [])
     for path in sorted(folder.rglob("*.cocci")):
         text = path.read_text()
@@ -50,7 +50,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def read(output: str, folder: Path) -> list[str]:
-    """What a rule says of files below ``folder``, with their paths in a kernel tree."""
+    """A rule's reports about files below ``folder``, with their paths in a kernel tree."""
     lines = (match for text in output.splitlines() if (match := _FOUND.match(text)))
     return [
         f"{Path(match[1]).relative_to(folder)}:{match[2]}: {match[3]}"
@@ -59,7 +59,7 @@ def read(output: str, folder: Path) -> list[str]:
 
 
 def _macros(folder: Path) -> list[str | Path]:
-    """Arguments that have Coccinelle understand the kernel's macros; they name a file in ``folder``."""
+    """Arguments for the kernel's macros: a corrected copy of Coccinelle's definitions in ``folder``."""
     default = _MACROS.search(proc.run(["spatch", "--longhelp"], check=False).stdout)
     if default is None:
         return []
@@ -69,7 +69,7 @@ def _macros(folder: Path) -> list[str | Path]:
 
 
 def _unread(path: Path, macros: Sequence[str | Path]) -> bool:
-    """Whether Coccinelle understands only part of a file, so that it would say nothing of the rest."""
+    """True if Coccinelle parses only part of a file: it would not check the rest."""
     said = proc.run(["spatch", *macros, "--parse-c", path], timeout=_TIMEOUT_S, check=False)
     counted = _BAD.search(said.stdout + said.stderr)
     return counted is None or counted[1] != "0"
@@ -91,7 +91,7 @@ def _check(
 
 
 def run(cache: Cache) -> CheckResult:
-    """A check per rule, and one per C file that is read as a whole."""
+    """One check per rule, and one per C file: Coccinelle must parse all of it."""
     prereq.ensure(prereq.COCCINELLE)
     folder = tree.kernel_dir() / "files"
     usable, others = rules(source.debian_source(cache).tree / "scripts/coccinelle")

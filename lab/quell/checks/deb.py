@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``./quell deb``: the same packages from two folders, byte by byte, that install, boot and build modules.
+"""Check ``./quell deb``: reproducible packages from two folders, which install, boot and build modules.
 
-The configuration is small, with modules, type information and signing as a distribution has
-them (``deb.config``). The packages are installed by dpkg into a scratch root, where their
-scripts run with no more than a shell and run-parts.
+The configuration (``deb.config``) is small, with a distribution's modules, type information and
+signing. dpkg installs the packages into a scratch root; their scripts have a shell and
+run-parts there, nothing else.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
 
-# In the packages of deb.config.
+# deb.config builds it as a module.
 _MODULE = "loop"
 _HOOKS = ("preinst", "postinst", "prerm", "postrm")
 
 
 def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
-    """The check's configuration, completed from nothing else."""
+    """The configuration of this check, completed by allnoconfig."""
     kernel = tree.kernel_dir()
     text = (Path(__file__).parent / "deb.config").read_text()
     if origin.linux != source.DEFAULT:
@@ -77,7 +77,7 @@ def _elsewhere(cache: Cache, folder: Path) -> Cache:
 
 
 def look(first: deb.Packages, second: deb.Packages, folder: Path, cache: Cache) -> CheckResult:
-    """All that is asked of finished packages."""
+    """Run all checks on finished packages."""
     wrong: list[str] = []
     passed = 0
 
@@ -116,7 +116,7 @@ class _Member:
 
 
 def _members(package: Path, option: str, folder: Path) -> dict[str, _Member]:
-    """What is in one of a package's two archives, by name."""
+    """Members of one of a package's two archives, by name."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         proc.run(["sh", "-c", 'exec dpkg-deb "$0" "$1" >"$2"', option, package, file.name])
         with tarfile.open(file.name) as archive:
@@ -132,7 +132,7 @@ def _members(package: Path, option: str, folder: Path) -> dict[str, _Member]:
 
 
 def differences(one: Path, other: Path, folder: Path) -> list[str]:
-    """What two packages differ in, member by member; nothing if they are the same bytes."""
+    """Differences of two packages, member by member; none if their bytes are equal."""
     if one.name == other.name and one.read_bytes() == other.read_bytes():
         return []
     wrong = []
@@ -154,9 +154,9 @@ def differences(one: Path, other: Path, folder: Path) -> list[str]:
 
 
 def scratch_root(root: Path) -> Path:
-    """An empty root in which dpkg can run a package's scripts: a shell, run-parts, their libraries.
+    """A root in which dpkg can run a package's scripts: a shell, run-parts, their libraries.
 
-    Each hook folder of the kernel's gets a script that writes down how it was called.
+    Each of the kernel's hook folders gets a script that records its arguments.
     """
     for name in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "tmp", "dev", "bin"):
         (root / name).mkdir(parents=True)
@@ -204,7 +204,7 @@ def _hooks_called(root: Path, wanted: list[str]) -> list[str]:
 
 
 def install(root: Path, made: deb.Packages) -> list[str]:
-    """Install the packages with dpkg; what is wrong afterwards."""
+    """Install the packages with dpkg; return the errors."""
     _dpkg(root, "-i", *(package.path for package in made.packages))
     image = f"/boot/vmlinuz-{made.release}"
     wrong = _hooks_called(
@@ -221,14 +221,14 @@ def install(root: Path, made: deb.Packages) -> list[str]:
 
 
 def wrong_versions(made: deb.Packages) -> list[str]:
-    """The packages whose version does not begin with Linux's and Quell's."""
+    """Errors for packages if their version does not begin with Linux's and Quell's."""
     wanted = f"{made.release.partition('-')[0]}-quell{version.RELEASE}"
     found = {one.path.name: proc.run(["dpkg-deb", "-f", one.path, "Version"]).stdout.strip() for one in made.packages}
     return [f"{name} has the version {text}, not {wanted}" for name, text in found.items() if not text.startswith(wanted)]
 
 
 def remove(root: Path, made: deb.Packages) -> list[str]:
-    """Remove the packages with dpkg; what is wrong afterwards."""
+    """Remove the packages with dpkg; return the errors."""
     _dpkg(root, "-r", *(package.path.name.split("_")[0] for package in reversed(made.packages)))
     wrong = _hooks_called(root, [f"postrm {made.release} /boot/vmlinuz-{made.release} INITRD=Yes remove"])
     left = [path for path in root.rglob(f"*{made.release}*") if path.is_file() and "dpkg" not in path.parts]
@@ -259,7 +259,7 @@ MODULE_LICENSE("GPL");
 
 
 def build_module(root: Path, release: str, folder: Path) -> list[str]:
-    """Build a small module with the headers package; what is wrong."""
+    """Build a small module with the headers package; return the errors."""
     folder.mkdir()
     (folder / "outside.c").write_text(_OUTSIDE)
     (folder / "Makefile").write_text("obj-m := outside.o\n")
@@ -274,7 +274,7 @@ def build_module(root: Path, release: str, folder: Path) -> list[str]:
 
 
 def guest_script(root: Path, outside: Path | None) -> str:
-    """What the guest is to do, each step with a word on its success."""
+    """The guest's script; each step prints a line if it succeeds."""
     steps = [
         'echo "release $(uname -r)"',
         *(f"[ -w /sys/kernel/mm/quell/{name}/enabled ] && echo switch {name}"
@@ -288,7 +288,7 @@ def guest_script(root: Path, outside: Path | None) -> str:
 
 
 def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[str]:
-    """Boot the installed kernel; what is wrong with it."""
+    """Boot the installed kernel; return the errors."""
     guest = machine.run_script(
         root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache
     )
@@ -299,6 +299,6 @@ def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[s
     if not missing:
         return []
     return [
-        f"the booted package does not say {', '.join(map(repr, missing))}; it says:\n"
+        f"the booted package does not print {', '.join(map(repr, missing))}; it prints:\n"
         + proc.tail(guest.stdout + guest.stderr + "\n".join(guest.warnings))
     ]

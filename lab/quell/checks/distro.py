@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian's own configuration, as a user of ``./quell deb`` gets it: built, booted from an initramfs, measured.
+"""Build, boot and measure Debian's own configuration, as ``./quell deb`` packages it.
 
-The packages are those of ``deb.build_packages()``. Their kernel boots with the modules of the
-package in an initramfs, and with Quell off and on: selftests, ``mapped-read``, ``compare --here``.
+``deb.build_packages()`` makes the packages. Their kernel boots with the package's modules in an
+initramfs, with Quell off and on. It runs the selftests, ``mapped-read`` and ``compare --here``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from quell.paths import Cache
 
 _PACKAGE = "linux-config-6.12"
 _FILE = "usr/src/linux-config-6.12/config.amd64_none_amd64.xz"
-# The options that stay modules. Guests need them, but for KVM's: these decide on built-in options
-# of memory management (MMU notifiers).
+# Options that stay modules. Guests need them, except KVM's: these select built-in options of
+# memory management (MMU notifiers).
 MODULES = (
     "VIRTIO_BLK", "NET_9P", "NET_9P_VIRTIO", "9P_FS", "OVERLAY_FS", "BLK_DEV_LOOP", "BLK_DEV_RAM", "ZRAM",
     "EXT4_FS", "QFMT_V2", "XFS_FS", "BTRFS_FS", "F2FS_FS", "EROFS_FS", "SQUASHFS", "CRYPTO_LZ4", "CRYPTO_CRC32",
@@ -35,7 +35,7 @@ _NOT_LOADED = "/kvm/"
 _BOOT_S = 600
 _TIMEOUT_S = 3000
 _MEMORY = "256M"
-# KiB as in lab.config: selftests swap to it.
+# KiB, as in lab.config; selftests swap to it.
 _RAM_DISK = "brd.rd_size=65536"
 # The largest share of the count with quell=off that may remain with quell=on.
 _SHARE = 0.08
@@ -52,7 +52,7 @@ def debian_config(cache: Cache) -> deb.Config:
 
 
 def trim(config: deb.Config) -> tuple[deb.Config, str]:
-    """The configuration without most modules and debugging information; a sentence on what is left out."""
+    """The configuration without most modules and debugging information; a sentence about the omissions."""
     have = build.options(config.text)
     kept = {f"CONFIG_{name}" for name in MODULES}
     modules = {name for name, value in have.items() if value == "m" and name not in kept}
@@ -70,9 +70,9 @@ def trim(config: deb.Config) -> tuple[deb.Config, str]:
 
 
 def load_order(dep: str) -> list[str]:
-    """The modules of a modules.dep, each after those that it needs; what is asked for by name comes first."""
+    """The modules of a modules.dep, each after its dependencies; those requested by name come first."""
     order: dict[str, None] = {}
-    # File systems ask for checksums by name, which no dependency says.
+    # File systems request checksums by name; modules.dep does not list these.
     for line in sorted(dep.splitlines(), key=lambda line: "/crypto/" not in line.partition(":")[0]):
         module, _, needs = line.partition(":")
         order |= dict.fromkeys([*reversed(needs.split()), module])
@@ -80,7 +80,7 @@ def load_order(dep: str) -> list[str]:
 
 
 def initramfs(modules: Path, image: Path, cache: Cache) -> None:
-    """Make ``image``: an initramfs that loads what is in ``modules`` (lib/modules/RELEASE of a package)."""
+    """Make ``image``, an initramfs that loads the modules of ``modules`` (lib/modules/RELEASE of a package)."""
     with tempfile.TemporaryDirectory(dir=image.parent) as temp:
         root = Path(temp)
         (root / "modules").mkdir()
@@ -94,10 +94,10 @@ def initramfs(modules: Path, image: Path, cache: Cache) -> None:
         proc.run(["sh", "-c", 'find . | cpio --quiet -o -H newc >"$0"', image], cwd=root)
 
 
-# --- what is asked of it -----------------------------------------------------
+# --- checks ------------------------------------------------------------------
 
-# Debian's kernel does not count flush requests (CONFIG_DEBUG_TLBFLUSH): each is one event with
-# this reason, TLB_REMOTE_SEND_IPI.
+# Debian's kernel lacks the counters of flush requests (CONFIG_DEBUG_TLBFLUSH). Each request is one
+# event with reason 4, TLB_REMOTE_SEND_IPI.
 _COUNTED = """
 cd /sys/kernel/tracing/events/tlb/tlb_flush && echo hist:keys=reason > trigger || exit
 WORK; code=$?
@@ -108,7 +108,7 @@ _REQUESTS = re.compile(r"\{ reason: +4 \} hitcount: +(\d+)")
 
 
 def mapped_read(image: Path, cache: Cache, how: dict[str, dict[str, Any]]) -> list[Case]:
-    """The workload with Quell off and on: what it reads is right, and requests and IPIs are few with it."""
+    """Run the workload with Quell off and on: it reads right data, and Quell sends few requests and IPIs."""
     one = workload.select(["mapped-read"])[0]
     ready = workload.prepare(one, machine.parse_memory(_MEMORY), cache, {})
     cases, counts = [], {}
@@ -134,7 +134,7 @@ def case(name: str, good: bool, why: str) -> Case:
 
 
 def look(image: Path, initrd: Path, release: str, cache: Cache) -> list[Case]:
-    """All that is asked of a finished kernel."""
+    """Run all checks on a finished kernel."""
     how: dict[str, dict[str, Any]] = {
         state: {
             "append": (f"quell={state}", _RAM_DISK), "qemu": ("-initrd", str(initrd)), "boot_timeout": _BOOT_S,
@@ -164,7 +164,7 @@ def look(image: Path, initrd: Path, release: str, cache: Cache) -> list[Case]:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Build, boot, and ask; QuellError when the kernel does not come up."""
+    """Build, boot, and check; QuellError if the kernel does not come up."""
     prereq.ensure((*prereq.BUILD, *prereq.VM, *prereq.PACKAGES, *prereq.FILE_SYSTEMS))
     origin = source.debian_source(cache)
     config, said = trim(debian_config(cache))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``./quell export``: git am takes the series, and what comes out is what ``./quell tree`` makes.
+"""Check ``./quell export``: git am takes the series, and the result equals ``./quell tree``'s.
 
-The long form compiles the tree after each commit, with the options that it has by then.
+The long form compiles the tree after each commit, with the options added so far.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _WHO = export.Identity("Quell", "quell@localhost")
 
 
 def run(cache: Cache) -> CheckResult:
-    """For each version of Linux: the series and the roll-up, applied to the whole source in git, against
-    ``./quell tree``; each mechanism applied alone, and each left out; and Linux's lists of what Quell adds.
+    """For each version of Linux: compare the series and the roll-up with ``./quell tree``. Apply each
+    mechanism alone, and leave each out. Check Linux's lists of selftests and pages.
     """
     return _run(cache, compile_all=False)
 
 
 def run_full(cache: Cache) -> CheckResult:
-    """The same, and every prefix compiled."""
+    """The same, and compile every prefix of the series."""
     return _run(cache, compile_all=True)
 
 
@@ -43,7 +43,7 @@ def _run(cache: Cache, compile_all: bool) -> CheckResult:
 
 
 def _of_version(cache: Cache, origin: source.Source, compile_all: bool) -> tuple[list[str], int]:
-    """What is wrong for one version of Linux, and how many checks that were."""
+    """Errors for one version of Linux, and the number of checks."""
     with tempfile.TemporaryDirectory(prefix="export-", dir=cache.folder("run")) as temp:
         work = Path(temp)
         kernel = tree.kernel_dir()
@@ -65,7 +65,7 @@ def _of_version(cache: Cache, origin: source.Source, compile_all: bool) -> tuple
 
 
 def independent(part: tree.KernelPart, pristine: tree.Reader) -> tuple[list[str], int]:
-    """Which hooks do not apply alone, or which others do not without them; and how many were tried."""
+    """Apply each mechanism's hooks alone, then all others without them; errors, and the number of tries."""
     wrong = []
     mechanisms = tree.mechanism_patches(part)
     for name in mechanisms:
@@ -83,7 +83,7 @@ _PAGES = "Documentation/admin-guide/mm"
 
 
 def listed(linux: Path) -> list[str]:
-    """What is wrong with the lists of selftests and of pages in a tree with Quell applied."""
+    """Errors in the lists of selftests and of pages, in a tree with Quell applied."""
     wrong = []
     asked = proc.run(
         [*build.clean_env(), "make", "-s", "-C", linux / _SELFTESTS, f"--eval={_TARGETS}", "quell-targets"],
@@ -101,9 +101,9 @@ def listed(linux: Path) -> list[str]:
 
 
 def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
-    """What is wrong with the patches, in a tree that ``./quell tree`` made.
+    """Errors in the patches, in a tree that ``./quell tree`` made.
 
-    Left checked out is the series, applied to the tree's first commit.
+    Leaves the series checked out, applied to the tree's first commit.
     """
     first = git("rev-list", "--max-parents=0", "HEAD", cwd=linux).strip()
 
@@ -135,7 +135,7 @@ def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
 
 
 def _compile(linux: Path, one: series.Series, cache: Cache) -> tuple[list[str], int]:
-    """Compile every prefix of the series, which is checked out in ``linux``."""
+    """Compile every prefix of the series that is checked out in ``linux``."""
     wrong = []
     last = git("rev-parse", "HEAD", cwd=linux).strip()
     lab = build.fragments("stock", tree.kernel_dir(), one.part.linux)

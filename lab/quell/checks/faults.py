@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Hostile events under load: nothing may be lost, nothing read that was never written.
+"""Fault injection and hostile events under load: no data may be lost, and no wrong data read.
 
-The load are Quell's own readers of mapped files, which check each page that they read, under
+The load is Quell's own readers of mapped files, which check each page that they read, under
 memory pressure in a VM. Meanwhile allocations and I/O fail, memory and swap run out, CPUs and
-memory go and come, tasks are frozen and killed; at last the power is cut, and a second
-boot looks at the disk.
+memory go offline and online, tasks are frozen and killed. At last the power is cut, and a second
+boot checks the disk.
 """
 
 from __future__ import annotations
@@ -27,28 +27,27 @@ from quell.frames import DATA_DIR
 from quell.paths import Cache
 
 SHORT_S, LONG_S = 15, 90
-# What a case may take beyond its time: the last pass of the readers has to end.
+# Seconds that a case may take beyond its time, until the last pass of the readers ends.
 _MARGIN_S = 240
-# Seconds beyond that which the readers get to come to an end at all.
+# Seconds that the readers get to end a first pass, on a slow host.
 _LATER_S = 90
-# The file that is read, in MiB; a guest has less memory than that.
+# Size of the readers' file, in MiB.
 _DATA = 256
 _MEMORY = "128M"
-# Pages that have to be parked, or lazy unmap flush was not at work and nothing was tested.
+# With fewer deferred pages lazy unmap flush was hardly at work, and the case tested nothing.
 _LEAST_PARKED = 200
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An event, or many, while readers read.
+    """One or more events while readers read.
 
-    ``event`` is shell: it lasts while ``running``, counts in ``$count`` and says ``wrong WHY``
-    when it sees what must not be. ``prepare`` comes before the readers, ``after`` when they have
-    ended. ``tolerate`` is what a reader may die of (an extended regular expression on its last
-    words; the number of a signal, too): it is started again. ``torture``: the user half of
-    luf_torture reads too. ``needs`` is a file without which the case is skipped, ``expected`` a
-    pattern of complaints of the kernel that come with the event, ``least`` how many events
-    there have to be.
+    ``event`` is shell: it lasts while ``running``, counts in ``$count`` and calls ``wrong WHY`` on
+    an error. ``prepare`` runs before the readers, ``after`` when they have ended. ``tolerate``, an
+    extended regular expression, matches the last words of a reader that may die ("signal N" for a
+    signal): it is started again. ``torture``: the user half of luf_torture reads too. Without the
+    file ``needs`` the case is skipped. ``expected`` matches the kernel's complaints that belong to
+    the event. ``least`` is the smallest number of events.
     """
 
     name: str
@@ -66,12 +65,12 @@ class Fault:
     least: int = 1
 
 
-# What may fail at most: how many did is seen by what is left.
+# Upper limit of injected failures. The kernel counts it down, which shows their number.
 _TIMES = 10**9
 
 
 def _inject(kind: str, probability: int, more: str = "") -> str:
-    """Shell: switch on fault injection ``kind`` for those that asked for it, without a word."""
+    """Shell: switch on fault injection ``kind`` for tasks and disks that opted in, without kernel messages."""
     return f"""
 F=/sys/kernel/debug/{kind}
 for pair in verbose=0 interval=1 times={_TIMES} space=0 {more} probability={probability}; do
@@ -80,16 +79,16 @@ done
 """
 
 
-# What a page that cannot be read ends a program with; not what its code, read wrong, may do.
+# Signals that an unreadable page ends a program with. Wrong code would cause others.
 _KILLED = "^signal (7|9)$"
-# Of the readers only what they do once they run, and what kswapd does for them: what the 9p client
-# cannot allocate breaks the guest's root. Counted is what failed.
+# Allocations fail only in running readers and in kswapd: a failure in the 9p client would break the
+# guest's root. The count is that of failures.
 _ALLOCATIONS = dict(
     kernel="debug",
     memory="288M",
     event="""
 fail() { for task in "$@"; do echo $on > $task/make-it-fail; done 2>/dev/null; }
-# What reclaims fails too.
+# Reclaim fails too.
 kswapd() { for pid in $(pgrep kswapd); do fail /proc/$pid; done; }
 on=1; kswapd
 while running; do
@@ -104,7 +103,7 @@ done
 )
 _ALL_THERE = """
 [ -s /run/work/deaths ] || wrong 'no read failed'
-# What was read in part is read again, and everything is there.
+# Read again: all data must be there.
 echo 3 > /proc/sys/vm/drop_caches
 WORK >/dev/null 2>/run/work/said || wrong "after the errors: $(cat /run/work/said)"
 """
@@ -143,13 +142,13 @@ done
     Fault(
         "the disk is gone for a while (device mapper)", kernel="debug", memory="288M",
         needs="/dev/mapper/control",
-        # Read-only, or the journal would be given up with the first error.
+        # Read-only: the first error would abort the journal.
         prepare="""
 umount DATA || wrong 'the disk is busy'
 sectors=$(blockdev --getsz /dev/vda)
 dm() { dmsetup "$@" </dev/null 2>&1 || wrong "dmsetup $*"; }
 dm create disk --noudevsync --noudevrules --table "0 $sectors linear /dev/vda 0"
-# Without udev nobody makes a node for its name.
+# Without udev it has no node by its name.
 mount -o ro /dev/dm-0 DATA || wrong 'cannot mount it'
 become() {
 	dm reload disk --table "0 $sectors $*"
@@ -191,9 +190,9 @@ done
 mkswap /dev/ram0 >/dev/null; swapon /dev/ram0; echo 200 > /proc/sys/vm/swappiness
 H=/sys/fs/cgroup/hold; mkdir $H
 """,
-        # Each holds 2 MB of random content in pages that can only be swapped, and a group of their
-        # own, from which they are reclaimed: else it could be page cache that has to go. The
-        # first that finds no room in swap any more is the last.
+        # Each file holds 2 MB of random content in shmem pages, which reclaim can only swap. They are
+        # in a group of their own: otherwise reclaim could take page cache instead. The loop ends when
+        # swap is full.
         event="""
 held=0 free=16384
 while [ $held -lt 24 ] && [ $free -gt 256 ]; do
@@ -224,14 +223,14 @@ done
         least=3,
     ),
     Fault(
-        # A block's 128 MB have to fit into what is left.
+        # A block's 128 MB must fit into the remaining memory.
         "memory goes and comes", memory="512M", append=("movablecore=256M",), torture=True,
         prepare="head -c 100M /dev/zero > /dev/shm/fill",
         event=f"gone=0\nwhile running; do {BLOCKS} done\ncount=$gone",
     ),
     Fault(
         "tasks are frozen", prepare="mkdir /sys/fs/cgroup/frozen",
-        # The frozen reader's pages are taken away by what the other one reads.
+        # The other reader's page cache displaces the frozen reader's pages.
         event="""
 Z=/sys/fs/cgroup/frozen
 sh -c "echo 0 > $Z/cgroup.procs; while :; do WORK >/dev/null 2>/run/work/frozen || break; done" &
@@ -275,11 +274,11 @@ reader() {
 		wait $!
 		code=$?
 		[ $code = 0 ] && { echo pass >> /run/work/passes; continue; }
-		# At the end a pass need not be complete.
+		# The last pass need not be complete.
 		[ -e /run/work/done ] && [ ! -s /run/work/reader ] && break
 		[ $code -gt 128 ] && echo "signal $((code - 128))" >> /run/work/reader
 		echo x >> /run/work/deaths
-		# Wrong content is never right.
+		# Wrong content is never tolerated.
 		if [ -z 'TOLERATE' ] || grep -qE 'holds|generation' /run/work/reader || ! grep -qE 'TOLERATE' /run/work/reader; then
 			wrong "reader: exit code $code: $(cat /run/work/reader)"
 		fi
@@ -292,7 +291,7 @@ if [ TORTURE = 1 ]; then
 fi
 EVENT
 while running; do sleep 0.5; done
-# On a slow host the first pass may take longer than all of that.
+# On a slow host the first pass may still run.
 for more in $(seq LATER); do
 	[ -s /run/work/passes ] || [ -s /run/work/deaths ] && break
 	sleep 1
@@ -311,7 +310,7 @@ echo "events: $count, passes: $(wc -l < /run/work/passes), deaths: $(wc -l < /ru
 
 
 def script(fault: Fault, seconds: int, work: Sequence[str], staged: Path) -> str:
-    """The shell's part of a case: the readers, and what happens to them."""
+    """The guest's script of a case: the readers, and the events around them."""
     text = _SCRIPT
     private = [*work[:-1], "--private-write", "64", work[-1]]
     for word, value in (
@@ -330,7 +329,7 @@ _FIGURES = re.compile(r"^events: (\d+), passes: (\d+), deaths: (\d+)$", re.M)
 
 @dataclass(frozen=True)
 class Row:
-    """A case and what the table shows of it."""
+    """A case and its figures in the table."""
 
     case: Case
     kernel: str
@@ -340,7 +339,7 @@ class Row:
     took: float = 0.0
 
     def text(self) -> str:
-        """The row."""
+        """The row as text."""
         verdict = "ok" if self.case.status == "passed" else self.case.status
         why = f": {self.case.why.splitlines()[0]}" if self.case.why else ""
         return (
@@ -349,11 +348,11 @@ class Row:
         )
 
 
-_HEAD = f"{'event':<44} {'kernel':<6} {'events':>7} {'passes':>7} {'parked':>8}"
+_HEAD = f"{'event':<44} {'kernel':<6} {'events':>7} {'passes':>7} {'deferred':>8}"
 
 
 def judge(fault: Fault, said: steps.Said) -> Row:
-    """What became of a case."""
+    """Read the result of a case."""
     if said.status == "skip":
         return Row(Case(fault.name, "skipped", said.text.strip()), fault.kernel)
     figures = _FIGURES.search(said.text)
@@ -366,11 +365,11 @@ def judge(fault: Fault, said: steps.Said) -> Row:
         if not (fault.expected and re.search(fault.expected, text))
     ]  # fmt: skip
     if figures and int(events) < fault.least:
-        wrong.append(f"it happened {events} times, not {fault.least}")
+        wrong.append(f"{events} events, fewer than {fault.least}")
     if figures and not int(passes) + int(deaths):
-        wrong.append("no reader came to its end")
+        wrong.append("no reader finished a pass")
     if not wrong and said.parked < _LEAST_PARKED:
-        wrong.append(f"only {said.parked} pages were parked: lazy unmap flush was not at work")
+        wrong.append(f"only {said.parked} pages were deferred: lazy unmap flush was not at work")
     case = Case(fault.name, "failed" if wrong else "passed", "\n".join(wrong), said.seconds)
     return Row(case, fault.kernel, events, passes, str(said.parked), said.seconds)
 
@@ -398,7 +397,7 @@ def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: P
 _CUT_MEMORY = 128 * machine.MIB
 _CUT_DATA = 160 * machine.MIB
 _FILES = 3
-# Readers at work, and records written until the end.
+# Readers read and records are written until the power is cut.
 _WRITE = """
 PATH=$PATH:/usr/sbin:/sbin
 mount /dev/vda /mnt || exit 2
@@ -413,13 +412,13 @@ RECORDS check /mnt SYNCED || exit
 READ /mnt/data >/dev/null || exit
 umount /mnt && e2fsck -fn /dev/vda
 """
-# Durable records of each file before the power is cut, at least, and then up to some seconds.
+# Durable records of each file before the power is cut, at least; the cut follows within 3 s.
 _ENOUGH = 80
 _PATIENCE_S = 240
 
 
 def read_synced(text: str) -> dict[int, int]:
-    """The last record of each file that was reported as durable; torn lines do not count."""
+    """The last record of each file that was reported as durable; torn lines are ignored."""
     found: dict[int, int] = {}
     for file, number in re.findall(r"^synced (\d+) (\d+)\n", text, re.M):
         found[int(file)] = max(int(number), found.get(int(file), 0))
@@ -428,7 +427,7 @@ def read_synced(text: str) -> dict[int, int]:
 
 @dataclass
 class _Cut:
-    """Says when to cut: ``delay`` seconds after enough records of all files were durable."""
+    """Decide when to cut: ``delay`` seconds after enough records of all files are durable."""
 
     stdout: Path
     delay: float
@@ -476,7 +475,7 @@ def _boot_disk(
 
 
 def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Row:
-    """Cut the power while records are written; is everything there that was durable?"""
+    """Cut the power while records are written; all durable records must survive."""
     name = f"the power is cut: {kernel.name} ({number})"
     started = time.monotonic()
     wrong = []
@@ -492,13 +491,13 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Row:
         shutil.rmtree(root)
         read = f"{ready.program} --threads 2"
         words = {"RECORDS": str(_program(cache, folder)), "READ": read, "FILES": str(_FILES)}
-        # Not always at the same moment; and the same moments for both kernels.
+        # Vary the moment, in the same way for both kernels.
         cut = _Cut(folder / "first/stdout", 0.37 * number % 3)
         first = _boot_disk(kernel, _fill(_WRITE, words), disk, folder / "first", cache, cut)
         synced = read_synced(first.stdout)
         records = sum(synced.values())
         if not cut.done:
-            wrong.append(f"the guest ended before: {proc.tail(first.stdout + first.stderr, 3)}")
+            wrong.append(f"the guest ended before the cut: {proc.tail(first.stdout + first.stderr, 3)}")
         wrong += re.findall(r"^(wrong: .*)$", first.stdout, re.M)
         wrong += steps.complaints(first.console)
         words["SYNCED"] = " ".join(f"{file}:{number}" for file, number in sorted(synced.items()))
@@ -509,7 +508,7 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Row:
             if second.exit_code:
                 wrong.append(f"after the cut: exit code {second.exit_code}: {proc.tail(said, 5)}")
             if "recovered" not in second.stdout:
-                wrong.append("the journal was not replayed: nothing was under way")
+                wrong.append("the journal was not replayed: no write was in progress")
             wrong += steps.complaints(second.console)
             steps.keep(cache.logs / "faults", f"{name}-after", f"{said}\n{second.console}")
     took = time.monotonic() - started
@@ -527,13 +526,13 @@ def _fill(text: str, words: dict[str, str]) -> str:
 
 
 def report(rows: Sequence[Row]) -> CheckResult:
-    """The table, a case each."""
+    """The table, with one case a row."""
     lines = [_HEAD, *(row.text() for row in rows)]
     lines += [
         f"not ok: {row.case.name}: {text}"
         for row in rows if row.case.status == "failed" for text in row.case.why.splitlines()
     ]  # fmt: skip
-    lines.append("passes: of a reader over its file; where the power is cut, durable records")
+    lines.append("passes: a reader's passes over its file; for power cuts, durable records")
     return CheckResult.of([row.case for row in rows], "\n".join(lines))
 
 
@@ -577,15 +576,15 @@ def run_faults(cache: Cache, faults: Sequence[Fault], seconds: int, cuts: int) -
     result = report(rows)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.ktap").write_text(ktap(result.cases))
-    return CheckResult.of(result.cases, f"{result.details}\nwhat they said: {folder}")
+    return CheckResult.of(result.cases, f"{result.details}\noutput of the guests: {folder}")
 
 
 def run(cache: Cache) -> CheckResult:
-    """Each event for some seconds, one power cut on each kernel."""
-    # On a busy host less happens in a second.
+    """Each event for SHORT_S or longer, one power cut on each kernel."""
+    # A busy host does less work in a second.
     return run_faults(cache, FAULTS, SHORT_S * steps.patience(), 1)
 
 
 def run_full(cache: Cache) -> CheckResult:
-    """The same for longer, and more power cuts."""
+    """The same for LONG_S each, with five power cuts on each kernel."""
     return run_faults(cache, FAULTS, LONG_S, 5)

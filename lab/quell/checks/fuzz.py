@@ -4,9 +4,9 @@
 ``trinity`` (Debian's package, unpacked into the cache) makes random memory calls as an
 unprivileged user, beside readers of a mapped file (guest/trinity.sh). The mixer
 (guest/mixer.c) runs Quell's selftests with random arguments, while switches, reclaim, swap
-and CPUs change at random. Lazy unmap flush has to park pages meanwhile; nobody may read what
-is wrong, the ledger and the kernel may not complain, and nothing may hang. A case is a guest
-and has a seed; ``--seed`` repeats it.
+and CPUs change at random. Lazy unmap flush must defer pages meanwhile. Wrong data, a complaint
+of the ledger or the kernel, and a hang are failures. A case is a guest with a seed; ``--seed``
+repeats it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from quell.paths import Cache
 SHORT_S = 180
 # With --full: an hour each, in guests of ten minutes.
 LONG_S, LONG_GUESTS = 600, 6
-# Seconds that a guest may take beyond its time: what runs comes to its end, or is killed.
+# Seconds that a guest may take beyond its time, until its programs end or are killed.
 _MARGIN_S = 240
-# The file that is read, in MiB; less memory than that is left beside the debug kernel.
+# Size of the readers' file in MiB; the debug kernel leaves less memory than that.
 _DATA = 256
-# Pages that have to be parked, or lazy unmap flush was not at work and nothing was tested.
+# With fewer deferred pages lazy unmap flush was hardly at work, and the case tested nothing.
 _LEAST_PARKED = 200
 _GUEST = Path(__file__).parents[1] / "guest"
 
 
 @dataclass(frozen=True)
 class Fuzzer:
-    """What a guest is given: a shell command, in which SEED and SECONDS are replaced.
+    """A guest and its shell command, in which SEED and SECONDS are replaced.
 
-    ``memory`` is of each of two nodes, in MiB.
+    ``memory`` is that of each of two nodes, in MiB.
     """
 
     name: str
@@ -55,23 +55,23 @@ class Fuzzer:
 
 
 def trinity(cache: Cache, _: Path) -> Fuzzer:
-    """QuellError when it cannot be fetched."""
+    """trinity beside readers; QuellError if it cannot be fetched."""
     root = debian.root({"trinity": "trinity"}, cache)
-    # Debian has it in /usr/bin; on another system it may be elsewhere.
+    # Other distributions than Debian may have it in another folder.
     program = root / "usr/bin/trinity"
     if not program.exists():
         program = Path(prereq.which("trinity") or program)
     one = workload.select(["mapped-read"])[0]
     ready = workload.prepare(one, _DATA // 4 * machine.MIB, cache, {})
     assert ready.data is not None
-    # The user that it runs as may not read the cache.
+    # Staged: its unprivileged user may not read the cache.
     words = ["sh", str(_GUEST / "trinity.sh"), DATA_DIR, f"{STAGE_DIR}/{program.name}", "SECONDS", "SEED"]
     command = shlex.join([*words, *ready.argv])
     return Fuzzer("trinity", command, ready.data, 160, 2, stage=(*ready.programs, program))
 
 
 def mixer(cache: Cache, folder: Path) -> Fuzzer:
-    """The selftests are compiled into ``folder``."""
+    """The mixer, with the selftests compiled into ``folder``."""
     programs, root = folder / "selftests", folder / "root"
     programs.mkdir()
     root.mkdir()
@@ -80,14 +80,14 @@ def mixer(cache: Cache, folder: Path) -> Fuzzer:
     disks.make_ext4(disk, root)
     program = machine.guest_program("mixer", cache)
     command = shlex.join([str(program), str(programs), DATA_DIR, "/mnt", "SECONDS", "SEED"])
-    # The selftests swap to the first RAM disk. Two requests meet at a third CPU.
+    # The selftests swap to the first RAM disk. Two requests meet only with a third CPU as target.
     before = f"{XFS}; mkswap /dev/ram1 && swapon /dev/ram1"
     return Fuzzer("mixer", command, disk, 512, 3, before)
 
 
 FUZZERS: dict[str, Callable[[Cache, Path], Fuzzer]] = {"trinity": trinity, "mixer": mixer}
 
-# Selftests may fail as switches that they need are off, or give up; not of what they read.
+# Selftests may fail because a switch is off, or give up; wrong data is a failure.
 _WRONG = re.compile(
     r"^(?:not ok: .*"
     r"|# VIOLATION(?!.*ended with (?:exit code|signal 9)).*"
@@ -106,15 +106,15 @@ def judge(name: str, said: steps.Said) -> tuple[Case, str]:
         wrong.append(f"{said.status}: {proc.tail(said.text, 3)}")
     wrong += steps.complaints(said.log)
     if not wrong and (not done or "0" in done.groups()):
-        wrong.append("nothing was run")
+        wrong.append("no call, program or event was run")
     if not wrong and said.parked < _LEAST_PARKED:
-        wrong.append(f"only {said.parked} pages were parked: lazy unmap flush was not at work")
+        wrong.append(f"only {said.parked} pages were deferred: lazy unmap flush was not at work")
     case = Case(name, "failed" if wrong else "passed", "\n".join(wrong), said.seconds)
-    return case, f"{name:<28} {done[0] if done else '-':<30} {said.parked:>9} parked  {wrong[0] if wrong else 'ok'}"
+    return case, f"{name:<28} {done[0] if done else '-':<30} {said.parked:>9} deferred  {wrong[0] if wrong else 'ok'}"
 
 
 def run_guest(fuzzer: Fuzzer, image: Path, seed: int, seconds: int, cache: Cache) -> steps.Said:
-    """A guest with ``seed``; what it said is kept."""
+    """Run a guest with ``seed``; its output is kept."""
     command = fuzzer.command.replace("SECONDS", str(seconds)).replace("SEED", str(seed))
     step = steps.Step(fuzzer.name, command, seconds + _MARGIN_S, fuzzer.before)
     node = fuzzer.memory * machine.MIB
@@ -127,7 +127,7 @@ def run_guest(fuzzer: Fuzzer, image: Path, seed: int, seconds: int, cache: Cache
 
 
 def run_fuzzers(cache: Cache, seconds: int, guests: int, seed: int | None) -> CheckResult:
-    """Each fuzzer for ``seconds`` in each of ``guests``, the first with ``seed``."""
+    """Run each fuzzer in ``guests`` guests, for ``seconds`` each; the first one has ``seed``."""
     prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
     image = build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"].image
     first = random.randrange(1, 10**6) if seed is None else seed
@@ -163,15 +163,15 @@ def _result(cache: Cache, cases: Sequence[Case], rows: Sequence[str]) -> CheckRe
     folder = cache.folder("logs") / "fuzz"
     folder.mkdir(exist_ok=True)
     (folder / "summary.ktap").write_text(ktap(cases))
-    return CheckResult.of(cases, "\n".join([*lines, f"what they said: {folder}"]))
+    return CheckResult.of(cases, "\n".join([*lines, f"output of the guests: {folder}"]))
 
 
 def run(cache: Cache, seed: int | None = None) -> CheckResult:
-    """A few minutes each."""
-    # On a busy host less happens in a second.
+    """One guest for each fuzzer, SHORT_S or longer."""
+    # A busy host does less work in a second.
     return run_fuzzers(cache, SHORT_S * steps.patience(), 1, seed)
 
 
 def run_full(cache: Cache, seed: int | None = None) -> CheckResult:
-    """An hour each."""
+    """LONG_GUESTS guests for each fuzzer, LONG_S each: an hour."""
     return run_fuzzers(cache, LONG_S, LONG_GUESTS, seed)

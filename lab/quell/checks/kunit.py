@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""KUnit: boots the Quell kernel with its KUnit tests and reads what they say.
+"""KUnit: boot the Quell kernel with its KUnit tests, and read their results.
 
-The tests are compiled into the Quell kernel and run at boot where
-``kunit.enable=1`` is given. The output is read by the kernel's own parser,
-``tools/testing/kunit/kunit.py parse``. The long form also runs Linux's own tests of mm and
-lib, on stock and on Quell: every single result has to be the same.
+The tests are compiled into the Quell kernel and run at boot with ``kunit.enable=1``. The kernel's
+own parser, ``tools/testing/kunit/kunit.py parse``, reads the output. The long form also runs
+Linux's own tests of mm and lib, on stock and on Quell: every single result must be the same.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from quell.errors import QuellError
 from quell.paths import Cache
 
 SUITES = ("quell", "luf", "rmap_batch", "early_ack", "folio_order")
-# KUnit's words for single results in those of the table of selftests.
+# KUnit's status words, as those of the table of selftests.
 _WORDS = {"PASS": "ok", "SKIP": "skip"}
-# Some of Linux's count for a minute where they are emulated.
+# Some of Linux's tests loop for a minute under emulation.
 _LINUX_BOOT_S = 600
 
 
@@ -39,7 +38,7 @@ def _cases(group: dict[str, Any], suite: str = "") -> Iterator[tuple[str, str]]:
 
 
 def read(report: dict[str, Any]) -> CheckResult:
-    """What kunit.py's JSON says. A suite that did not run is a failure."""
+    """Read kunit.py's JSON. A suite that did not run is a failure."""
     cases = list(_cases(report))
     failed = [f"KUnit {name}: {status}" for name, status in cases if status not in ("PASS", "SKIP")]
     ran = {name.partition(".")[0] for name, _ in cases}
@@ -53,7 +52,7 @@ def read(report: dict[str, Any]) -> CheckResult:
 
 
 def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any], str]:
-    """kunit.py's JSON of a kernel's log, and what it printed; QuellError if it finds no results."""
+    """kunit.py's JSON for a kernel's log, and its output; QuellError if it finds no results."""
     with tempfile.TemporaryDirectory(prefix="kunit-", dir=cache.folder("run")) as temp:
         file, report = Path(temp) / "console.log", Path(temp) / "kunit.json"
         file.write_text(log)
@@ -76,7 +75,7 @@ def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any],
 
 
 def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
-    """What a kernel's log says, read by ``tree``'s parser; QuellError if that finds no results."""
+    """Read a kernel's log with ``tree``'s parser; QuellError if that finds no results."""
     report, said = _parse(log, tree, cache)
     result = read(report)
     if result.failed:
@@ -85,7 +84,7 @@ def read_log(log: str, tree: source.Source, cache: Cache) -> CheckResult:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Boot, parse, count, for each version of Linux; QuellError when there is nothing to count."""
+    """Boot, parse, count, for each version of Linux; QuellError if there are no results."""
     prereq.ensure(prereq.VM)
     results = [_own(cache, linux) for linux in source.VERSIONS]
     passed, failed, skipped = (sum(counts) for counts in zip(*((r.passed, r.failed, r.skipped) for r in results), strict=True))
@@ -94,7 +93,7 @@ def run(cache: Cache) -> CheckResult:
 
 def _own(cache: Cache, linux: str) -> CheckResult:
     tree = source.debian_source(cache, linux)
-    # The kernel that the part vm boots, too.
+    # The part vm boots the same kernel.
     name = "quell" + build.EXT4 * (linux != source.DEFAULT)
     kernel = build.build_kernels(tree, (name,), cache)[name]
     guest = machine.run_script(
@@ -112,7 +111,7 @@ def _own(cache: Cache, linux: str) -> CheckResult:
 
 
 def outcomes(report: dict[str, Any]) -> dict[str, selftests.Outcome]:
-    """The suites of Linux in kunit.py's JSON, as rows of the table of selftests."""
+    """Linux's suites in kunit.py's JSON, as outcomes of selftests."""
     results: dict[str, dict[str, str]] = {}
     for name, status in _cases(report):
         suite, _, case = name.partition(".")
@@ -130,7 +129,7 @@ def rows(stock: Iterable[str], quell: Iterable[str]) -> list[selftests.Selftest]
 
 
 def _linux(cache: Cache) -> CheckResult:
-    """Linux's suites, in one boot of each kernel; again where they differ."""
+    """Run Linux's suites, in one boot of each kernel; repeat those that differ."""
     tree = source.debian_source(cache)
     kernels = build.build_kernels(tree, [f"{name}-kunit" for name in selftests.KERNELS], cache)
     logs = cache.logs / "kunit"
@@ -156,7 +155,7 @@ def _linux(cache: Cache) -> CheckResult:
     if not tests:
         return CheckResult.of([Case("kunit of Linux", "failed", "the kernels ran none of Linux's suites")])
     result = selftests.report(tests, *selftests.compare_all(tests, run_on))
-    return replace(result, details=f"{result.details}\nwhat the kernels said: {logs}")
+    return replace(result, details=f"{result.details}\noutput of the kernels: {logs}")
 
 
 def run_full(cache: Cache) -> CheckResult:
@@ -165,6 +164,6 @@ def run_full(cache: Cache) -> CheckResult:
     return CheckResult(
         own.passed + linux.passed, own.failed + linux.failed, own.skipped + linux.skipped,
         "\n".join(filter(None, (own.details, linux.details))),
-        # Of Quell's own the part knows the numbers only.
+        # Only the counts of Quell's own tests are known.
         (Case("Quell's own", "failed" if own.failed else "passed", own.details), *linux.cases),
     )  # fmt: skip

@@ -17,11 +17,11 @@ _TIMEOUT_S = 900
 
 
 def install(cache: Cache) -> None:
-    """Put the test packages into the environment that runs us. UsageError without a network."""
+    """Install the test packages into our own environment. UsageError without a network."""
     packages.install(repo_root() / "lab/requirements-test.txt", "pytest and mypy", cache)
     # A test makes a small file of weights.
     needed = repo_root() / "workloads/llm/requirements.txt"
-    packages.install(needed, "what makes the weights of workload llm", cache)
+    packages.install(needed, "the packages of workload llm's weights", cache)
 
 
 def pytest_counts(output: str) -> tuple[int, int, int]:
@@ -37,7 +37,7 @@ def pytest_counts(output: str) -> tuple[int, int, int]:
 
 
 def _environment() -> dict[str, str]:
-    """What pytest and mypy are run with."""
+    """Environment of pytest and mypy."""
     lab = repo_root() / "lab"
     return {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
 
@@ -54,17 +54,17 @@ def run_tests(folder: str, env: Mapping[str, str] | None = None) -> CheckResult:
     passed, failed, skipped = pytest_counts(tests.stdout)
     if tests.returncode == 0:
         return CheckResult(passed, failed, skipped)
-    # It may have stopped before any test.
+    # pytest may have stopped before any test.
     return CheckResult(passed, max(failed, 1), skipped, tests.stdout + tests.stderr)
 
 
 def run(cache: Cache) -> CheckResult:
-    """Run both."""
+    """Run pytest and mypy."""
     # The tests compile, and they make repositories and patches.
     prereq.ensure((*prereq.BUILD, *prereq.TOOLS))
     install(cache)
     lab = repo_root() / "lab"
-    # Each repository with its own, so that two do not disturb each other.
+    # One cache for each clone of the repository, so that two do not disturb each other.
     where = hashlib.sha256(os.fsencode(lab)).hexdigest()[:12]
     state = cache.folder("checks") / where
     tests = run_tests("tests")

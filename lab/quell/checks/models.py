@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The Promela models of the kernel part, checked with spin.
+"""Check the Promela models of the kernel part with spin.
 
-``models/runs.toml`` says what to run. Every run explores all states. As it is a
-model must pass; with a barrier or check removed (a define ``NO_...``) spin must
-find a violation. Every statement must be reached in one run or another.
+``models/runs.toml`` lists the runs. Each explores all states. An intact model must
+pass; with a barrier or check removed (a define ``NO_...``) spin must find a
+violation. At least one run must reach each statement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNS = "runs.toml"
 # On a quiet machine no search takes 30 s.
 _SEARCH_S = 300
 _MEMORY_MB = 2000
-# A path longer than this would cut the search short: pan says so, and it fails.
+# A longer path cuts the search short; pan reports that, and the check fails.
 _DEPTH = 1_000_000
 _CC = ("gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", f"-DMEMLIM={_MEMORY_MB}")
 
@@ -45,10 +45,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found: the first violation ("" if none), and how it went.
+    """Result of a search: the first violation ("" if none), completeness, states.
 
-    ``unreached`` counts the instances of each statement that were not reached: that
-    of an inline has several.
+    ``unreached`` counts the unreached instances of each statement: a statement of an
+    inline has several.
     """
 
     violation: str
@@ -58,7 +58,7 @@ class Search:
 
 
 def read_runs(text: str) -> list[Run]:
-    """The runs of runs.toml; QuellError when it is not as it should be."""
+    """The runs of runs.toml; QuellError if it is malformed."""
     try:
         return [
             Run(
@@ -73,14 +73,14 @@ def read_runs(text: str) -> list[Run]:
 
 
 def unlisted(runs: Sequence[Run], sources: Sequence[str]) -> list[str]:
-    """The defines ``NO_...`` that a model's source asks for and no run removes."""
+    """The defines ``NO_...`` in the models' sources that no run lists."""
     removable = {name for text in sources for name in re.findall(r"\bNO_[A-Z0-9_]+\b", text)}
     listed = {name for run in runs for name in (*run.removals, *run.spare)}
     return sorted(removable - listed)
 
 
 def read_search(output: str) -> Search:
-    """What pan printed."""
+    """Read pan's output."""
     found = re.search(r"^pan:\d+: (.*)", output, re.MULTILINE)
     states = re.search(r"^\s*(\d+) states, stored", output, re.MULTILINE)
     errors = re.search(r"errors: (\d+)", output)
@@ -95,8 +95,8 @@ def read_search(output: str) -> Search:
 
 
 def statements(output: str) -> Counter[str]:
-    """The instances of each statement, from what ``pan -d`` printed."""
-    # By their text: spin's line numbers depend on what is defined. D_STEPs have them.
+    """The instances of each statement, from the output of ``pan -d``."""
+    # By their text: spin's line numbers depend on the defines. The text of a D_STEP has line numbers.
     found = re.findall(r"\] \S+?:\d+ => (.*)$", output, re.MULTILINE)
     return Counter(what for what in found if not re.match("-end-|D_STEP", what))
 
@@ -113,9 +113,9 @@ def dead(searched: Sequence[tuple[Search, Counter[str]]]) -> list[str]:
 
 
 def search(folder: Path, run: Run, extra: str, temp: Path) -> tuple[Search, Counter[str]]:
-    """Explore a model, with one define more if ``extra`` is not empty; and its statements.
+    """Explore a model, with the define ``extra`` unless it is empty; the result and its statements.
 
-    QuellError when spin or gcc do not take it, or it does not end.
+    QuellError if spin or gcc reject it, or it does not end.
     """
     defines = [f"-D{name}" for name in (*run.defines, *([extra] if extra else []))]
     with tempfile.TemporaryDirectory(dir=temp) as where:
@@ -134,9 +134,9 @@ def search(folder: Path, run: Run, extra: str, temp: Path) -> tuple[Search, Coun
 
 
 def judge(run: Run, extra: str, result: Search) -> str:
-    """What is wrong with a result; "" if nothing."""
+    """The error in a result; "" if none."""
     if extra in run.removals:
-        return "" if result.violation else "spin finds nothing wrong"
+        return "" if result.violation else "spin finds no violation"
     if result.violation:
         return result.violation
     if not result.complete:
@@ -146,7 +146,7 @@ def judge(run: Run, extra: str, result: Search) -> str:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How one search went, in a line; ``searched`` is None if there was none."""
+    """One search in a line; ``searched`` is None if it could not run."""
 
     passed: bool
     line: str
@@ -167,12 +167,12 @@ def _check(folder: Path, run: Run, extra: str, temp: Path) -> _Outcome:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Run all; the removals of a run that fails as it is are skipped."""
+    """Run all; skip the removals of a run whose intact model fails."""
     prereq.ensure(prereq.MODELS)
     folder = repo_root() / "models"
     runs = read_runs((folder / RUNS).read_text())
     sources = [path.read_text() for path in sorted(folder.glob("*.pml"))]
-    wrong = [f"{RUNS} does not say what removing {name} does" for name in unlisted(runs, sources)]
+    wrong = [f"{RUNS} does not list the removal of {name}" for name in unlisted(runs, sources)]
     with (
         tempfile.TemporaryDirectory(prefix="models-", dir=cache.folder("run")) as temp,
         ThreadPoolExecutor(os.cpu_count()) as pool,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Mutants: each mutation of the debug kernel has to be caught; see checks/torture.py."""
+"""Mutation testing: a test must catch each mutation of the debug kernel; see checks/torture.py."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from quell.paths import Cache
 
 
 def run(cache: Cache) -> CheckResult:
-    """Count those that were caught, and those that survived."""
+    """Count the mutations that were caught and those that survived."""
     return torture.run_mutants(cache)

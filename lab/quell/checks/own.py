@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The user's own data and own machine: disks of every file system, and compare --here in a guest."""
+"""The user's own data and machine: disks of every file system, and ``compare --here`` in a guest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from quell.checks import Case, CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
-# A guest takes a minute or four, on a busy host some.
+# A guest takes one to four minutes, more on a busy host.
 _TIMEOUT_S = 1500
 _SWITCHES = "/sys/kernel/mm/quell"
-# In a guest: the lab from the host's root, its cache in memory. One switch is not as usual.
+# In a guest: the lab from the host's root, its cache in memory. One switch is not at its default.
 _SETUP = (
     "export QUELL_CACHE=/dev/shm/quell PYTHONPATH={lab} PYTHONDONTWRITEBYTECODE=1\n"
     "here='{python} -P -m quell compare --here --quiet'\n"
@@ -28,7 +28,7 @@ _SETUP = (
     "echo 0 > " + _SWITCHES + "/early_ack/enabled; before=$(state)\n"
     "$here --runs 1 -- sh -c 'kill -SEGV $$' >/dev/null; echo crash $? $(back)\n"
 )
-# Ends the comparison when the switches have moved; a shell's background job ignores SIGINT.
+# End the comparison once the switches have moved; a shell's background job ignores SIGINT.
 _KILL = (
     "env --default-signal=INT $here -- sleep 99 & pid=$!\n"
     "while kill -0 $pid && [ $(state) = $before ]; do sleep 0.2; done\n"
@@ -37,7 +37,7 @@ _KILL = (
 
 
 def _data(cache: Cache, image: Path, temp: Path) -> list[Case]:
-    """Each file system: a folder's content arrives at the same path, and writes do not come back."""
+    """Each file system: the guest has a folder's content at the same path; its writes are discarded."""
     folder = temp / "own data"
     folder.mkdir()
     (folder / "file").write_bytes(bytes(range(256)) * 4096)
@@ -51,7 +51,7 @@ def _data(cache: Cache, image: Path, temp: Path) -> list[Case]:
     (temp / "copy").write_bytes((folder / "file").read_bytes())
     cases = []
     for name in disks.MAKERS:
-        # Of this run's own folder, so for nobody else: not in the cache of those that are kept.
+        # This folder is this run's alone: its image must not enter the cache that is kept.
         disk = disks.image_of(disks.parse_data(f"{folder}:{name}"), Cache(temp / "cache"))
         guest = machine.run_script(image, script, disks=[disk], timeout=_TIMEOUT_S, cache=cache)
         good = guest.stdout.startswith(wanted) and not (folder / "new").exists()
@@ -64,9 +64,9 @@ def _case(name: str, good: bool, why: str) -> Case:
 
 
 def here(cache: Cache, image: Path, **how: Any) -> list[Case]:
-    """A command that changes nothing shows no difference, mapped-read the known one; and signals.
+    """A command without mm work shows no difference, mapped-read the known one; signals restore switches.
 
-    ``how`` are further arguments of ``machine.run_script()``.
+    ``how`` has further arguments for ``machine.run_script()``.
     """
     ready = workload.prepare(workload.select(["mapped-read"])[0], machine.parse_memory("96M"), cache, {"cpus": "2"})
     script = _SETUP.format(lab=shlex.quote(str(repo_root() / "lab")), python=sys.executable)
@@ -83,16 +83,16 @@ def here(cache: Cache, image: Path, **how: Any) -> list[Case]:
     except ValueError:
         return [Case("compare --here in a guest", "failed", guest.stdout + guest.stderr)]
     detail = f"{verdicts}\n{guest.stderr}"
-    # A distribution's kernel does not count requests.
+    # A distribution's kernel has no counter of flush requests.
     fewer = "flush_requests" if "flush_requests" in verdicts[1] else "shootdown_ipis"
     found = {
         # Time is left out: one comparison of equal sides in twenty may have a verdict. Counts have
-        # none where all runs last equally long, as those of a command that runs for a fixed time.
+        # none where all runs last equally long.
         "--here: a command that changes nothing shows no difference": all(
             verdicts[0].get(name, stats.SAME) == stats.SAME
             for name in ("flush_requests", "shootdown_ipis", "peak_memory_kb")
         ),
-        # Per page where its sides took the same time and did different work.
+        # Per page if its sides took the same time and did different work.
         f"--here: mapped-read has fewer {fewer.replace('_', ' ')}": stats.BETTER in (
             verdicts[1].get(fewer), verdicts[1].get(f"{fewer}_per_pages")
         ),
@@ -109,7 +109,7 @@ def _verdicts(result: dict[str, Any]) -> dict[str, str | None]:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Boot and count; QuellError when a guest does not come up."""
+    """Check data on disks, then ``--here``; a guest that does not come up is a failed case."""
     prereq.ensure((*prereq.VM, *prereq.FILE_SYSTEMS))
     kernel = build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"]
     cases: list[Case] = []

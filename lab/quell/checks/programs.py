@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs that people use, with checks of their own, under memory pressure.
+"""Run common programs, with their own checks, under memory pressure.
 
-On stock and on Quell, in VMs so small that reclaim is at work all the time. What has to
-come out was computed on the host, or follows from the program's own rules (balances that
-add up, checksums, fsck). A program that is not installed is skipped.
+They run on stock and on Quell, in VMs so small that reclaim never rests. The host computes the
+expected results, or they follow from the program's own rules (balances that add up, checksums,
+fsck). A program that is not installed is skipped.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from quell.paths import Cache, repo_root
 
 KERNELS = ("stock", "quell")
 LONG_ROUNDS = 3
-# Pages that reclaim has to have freed, or there was no pressure.
+# If reclaim frees fewer pages, there was no memory pressure.
 _LEAST_STOLEN = 2000
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program, and how its results are known to be right.
+    """A program, and its expected results.
 
-    ``prepare`` fills a folder of the host, which is the guest's current folder, and returns the
-    results that have to come out: lines ``result NAME VALUE`` of ``script``. That says
-    ``not ok WHY`` when a check fails. ``memory`` is the guest's, ``limit`` in seconds.
-    ``room`` is what the disk has free, in MiB. ``before`` is run in the guest first, and not timed.
-    ``fetch`` gets what no package manager may install; QuellError if it cannot be had.
+    ``prepare`` fills a folder of the host, which becomes the guest's current folder, and returns
+    the expected results: ``script`` prints lines ``result NAME VALUE``, and ``not ok WHY`` when a
+    check fails. ``memory`` is the guest's, ``limit`` in seconds. ``room`` is the free space of the
+    disk, in MiB. ``before`` runs in the guest first, untimed. ``fetch`` gets a program that the
+    package manager must not install; QuellError if it is unavailable.
     """
 
     name: str
@@ -59,7 +59,7 @@ _LENGTH = 2432
 
 
 def _value(number: int, factor: int) -> str:
-    """Text that looks like no other number's, ``_LENGTH`` characters."""
+    """Text of ``_LENGTH`` characters that differs for each number and factor."""
     return hashlib.sha256(f"{number} {factor}".encode()).hexdigest() * (_LENGTH // 64)
 
 
@@ -129,7 +129,7 @@ def _prepare_redis(folder: Path, _: Cache) -> dict[str, str]:
     }
 
 
-# redis-check-rdb is the server, if it is called so: its own package would start one on the host.
+# The server is redis-check-rdb under another name: the server's package would start it on the host.
 _REDIS = """
 rm -f snapshot now
 truncate -s 0 swap; fallocate -l 128M swap; chmod 600 swap; mkswap swap >/dev/null; swapon swap
@@ -165,9 +165,9 @@ _INSTALLED = Path("/")
 
 
 def _postgres(cache: Cache) -> tuple[Path, Path]:
-    """A root folder that has PostgreSQL, and the folder of its newest programs in there.
+    """A root folder that has PostgreSQL, and the folder of its newest programs below it.
 
-    What is not installed is fetched into the cache: the package would start a server here.
+    If it is not installed it is fetched into the cache: installing it would start a server here.
     """
     pattern = "usr/lib/postgresql/*/bin/initdb"
     root = _INSTALLED
@@ -189,7 +189,7 @@ def _prepare_postgres(folder: Path, cache: Cache) -> dict[str, str]:
     }  # fmt: skip
 
 
-# A server must not be root. The folders above a cache may be closed to others, hence the mount.
+# The server refuses root. The mount is for folders above the cache that are closed to other users.
 _POSTGRES_BEFORE = """
 export as='setpriv --reuid=65534 --regid=65534 --clear-groups'
 export LD_LIBRARY_PATH=/run/work/root/usr/lib/x86_64-linux-gnu
@@ -210,7 +210,7 @@ control start
 bin/pgbench -h /run/work -U postgres -i -q -s {_SCALE} postgres >/run/work/init 2>&1 || {{ cat /run/work/init; echo 'not ok pgbench -i'; }}
 bin/pgbench -h /run/work -U postgres -c {_CLIENTS} -j 2 -t {_TRANSACTIONS} postgres >/run/work/bench 2>&1 ||
 	{{ cat /run/work/bench; echo 'not ok pgbench'; }}
-# As if the power had been cut: the log has to bring everything back.
+# Like a power cut: the log must restore everything.
 control -m immediate stop
 control start
 echo "result balances $(ask 'SELECT a = b, a = t, a = h FROM
@@ -271,7 +271,7 @@ rm -rf mm lib kernel
 git checkout -q . || echo 'not ok git checkout'
 echo "result head $(git rev-parse HEAD)"
 echo "result files $(git ls-files -s | sha256sum | cut -d' ' -f1)"
-# Reads every file again, as the index knows them only by the time of the checkout.
+# New times make git status read each file again.
 sleep 1; git ls-files | xargs -d '\\n' touch
 echo "result status $(git status --porcelain | wc -l)"
 echo "result loose $(git count-objects | cut -d' ' -f1)"
@@ -286,7 +286,7 @@ _FLAGS = "-O2 -Wall -I workloads -pthread"
 
 
 def _prepare_gcc(folder: Path, _: Cache) -> dict[str, str]:
-    """The compiler itself lies on the disk: it is a big mapped file that is executed."""
+    """The compiler itself is on the disk: a big executable that is mapped."""
     (folder / "bin").mkdir()
     for tool in ("cc1", "as", "ld", "collect2"):
         found = proc.run(["gcc", f"-print-prog-name={tool}"], timeout=30).stdout.strip()
@@ -350,7 +350,7 @@ _NOT_OK = re.compile(r"^not ok (.*)$", re.M)
 
 
 def problems(said: steps.Said, expected: Mapping[str, str]) -> list[str]:
-    """What is wrong with one run."""
+    """The errors of one run."""
     found = dict(_RESULT.findall(said.text))
     wrong = _NOT_OK.findall(said.text)
     wrong += [
@@ -375,7 +375,7 @@ def judge(
         [1 / value for value in stock], [1 / value for value in quell], TOLERANCE[accel]
     )
     why = [f"on Quell: {text}" for text in wrong["quell"]]
-    # Stock has to come through as well, or the check itself is wrong, or the guest too small.
+    # If stock fails as well, the check is wrong or the guest too small.
     why += [f"on stock: {text}" for text in wrong["stock"]]
     if not fast:
         why.append(f"speed {change}")
@@ -389,7 +389,7 @@ def judge(
     )
 
 
-_HEAD = f"{'program':<12} {'stock':>9} {'Quell':>9} {'speed':<28} {'reclaimed':>9} {'parked':>9}"
+_HEAD = f"{'program':<12} {'stock':>9} {'Quell':>9} {'speed':<28} {'reclaimed':>9} {'deferred':>9}"
 
 
 def _run_program(
@@ -420,7 +420,7 @@ def _run_program(
 
 
 def run_programs(cache: Cache, programs: Sequence[Program], rounds: int) -> CheckResult:
-    """Run ``programs`` on both kernels by turns, ``rounds`` times."""
+    """Run ``programs`` on both kernels in turn, ``rounds`` times."""
     prereq.ensure(prereq.VM)
     kernels = build.build_kernels(source.debian_source(cache), KERNELS, cache)
     accel = machine.choose_accelerator("auto", kernels["stock"].image, cache).name
@@ -448,15 +448,15 @@ def run_programs(cache: Cache, programs: Sequence[Program], rounds: int) -> Chec
     logs = cache.logs / "programs"
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "summary.ktap").write_text(ktap(cases))
-    rows.append(f"what they said: {logs}")
+    rows.append(f"output of the programs: {logs}")
     return CheckResult.of(cases, "\n".join(rows))
 
 
 def run(cache: Cache) -> CheckResult:
-    """Each once on each kernel."""
+    """Run each program once on each kernel."""
     return run_programs(cache, PROGRAMS, 1)
 
 
 def run_full(cache: Cache) -> CheckResult:
-    """Often enough to tell which kernel is faster."""
+    """The same LONG_ROUNDS times, to compare the kernels' speed."""
     return run_programs(cache, PROGRAMS, LONG_ROUNDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The page of ``quell report`` in a real browser: on a phone, a desktop, in the dark, in print."""
+"""Test the page of ``quell report`` in a real browser: phone, desktop, dark mode, print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quell.paths import Cache, repo_root
 
 
 def run(cache: Cache) -> CheckResult:
-    """Install the browser and its driver if they are not here, and run the tests."""
+    """Require the browser, install its driver if that is missing, and run the tests."""
     prereq.ensure(prereq.BROWSER)
     lab.install(cache)
     needed = repo_root() / "lab/requirements-browser.txt"

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Sanitizers that the debug kernel has not: two more kernels, at work, and not a word from either.
+"""Run two more kernels, with sanitizers that the debug kernel lacks; every complaint is a failure.
 
-``sanitize`` looks for undefined behaviour, leaks, objects that are used after their
-time; ``kcsan`` for data races. Both boot with Quell's KUnit tests, run its selftests,
-the torture test for a while, and two workloads. What they complain about is read from the
-kernel's log.
+``sanitize`` looks for undefined behavior, leaks, and use of debug objects after their lifetime;
+``kcsan`` for data races. Both boot with Quell's KUnit tests, run its selftests, the torture
+test for a while, and two workloads. The kernel's log has their complaints.
 
-Linux has data races, and stock ones are none of ours. A race counts if one of its two
-accesses is in a function of Quell's, or in one that Quell has a hook in and stock Linux
-(``kcsan-stock``, with the same at work) does not report it there. Others are listed.
+Linux has data races of its own. A race is a failure if one of its two accesses is in a
+function of Quell. In a hooked function of Linux it is a failure unless stock Linux
+(``kcsan-stock``, under the same load) reports it too. Other races are listed.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _CPUS = 4
 _NODE = 512 * machine.MIB
 _TORTURE_S = 20
 _TIMEOUT_S = 1800
-# A complaint is no crash: it goes to the log, and not to the console, which is watched.
+# A complaint must not end the guest: it goes to the log, not to the console, which is watched.
 _APPEND = ("loglevel=3", "log_buf_len=16M", "page_poison=1", "csdlock_debug=1", BRD)
 _LOG = "@quell log"
 _LEAKS = "/sys/kernel/debug/kmemleak"
-# An object is looked at once it is some seconds old, and is none if the next scan finds it.
+# kmemleak reports objects that are some seconds old; a second scan removes false positives.
 _END = f"""
 if [ -w {_LEAKS} ]; then
 	for i in 1 2; do sleep 6; echo scan > {_LEAKS}; done
@@ -50,7 +49,7 @@ PROGRAMS = (
     "switches DATA", "luf_stale DATA 3", "luf_migrate DATA 3", "early_ack 500", "security DATA 2",
     "folio_order", "rmap_batch /mnt", "writeout_batch 1", f"luf_torture DATA --seconds {_TORTURE_S}",
 )  # fmt: skip
-# What stock passes, or skips: there it is only at work.
+# Load for stock, which passes or skips it.
 _ANY_KERNEL = ("early_ack 500",)
 
 _FRAME = re.compile(r"^\s+(\w+)(?:\.\w+)*\+0x")
@@ -66,7 +65,7 @@ _LEAK = re.compile(r"^unreferenced object .*$", re.M)
 
 @dataclass(frozen=True)
 class Race:
-    """A report of KCSAN: its title, the functions that the accesses are in, all of its lines."""
+    """A report of KCSAN: its title, the functions of the accesses, all of its lines."""
 
     title: str
     where: tuple[str, ...]
@@ -94,7 +93,7 @@ def races(log: str) -> list[Race]:
 
 
 def complaints(log: str) -> list[str]:
-    """What is said about anything else, each line once."""
+    """All other complaints, each line once."""
     lines = (_STAMP.sub("", line) for line in log.replace("\r", "").splitlines())
     return list(dict.fromkeys(match[1] for line in lines if (match := _OTHER.search(line))))
 
@@ -113,7 +112,7 @@ def own_functions(part: tree.KernelPart) -> set[str]:
 
 
 def hooked_functions(part: tree.KernelPart) -> set[str]:
-    """The functions of Linux that Quell has a hook in, as its patches name them."""
+    """The hooked functions of Linux, as Quell's patches name them."""
     return {
         hunk.function
         for hook in part.hooks
@@ -125,7 +124,7 @@ def hooked_functions(part: tree.KernelPart) -> set[str]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Races of ours, those that are to be looked up in stock, and those that are none of ours."""
+    """Races in Quell's functions, in hooked functions (to be compared with stock), and others."""
 
     ours: tuple[Race, ...]
     hooked: tuple[Race, ...]
@@ -133,7 +132,7 @@ class Judgement:
 
 
 def judge(found: Iterable[Race], own: set[str], hooked: set[str]) -> Judgement:
-    """Whose they are, by the functions of the two accesses."""
+    """Sort races by the functions of the two accesses."""
     groups: tuple[list[Race], ...] = ([], [], [])
     for race in found:
         groups[0 if own & {*race.where} else 1 if hooked & {*race.where} else 2].append(race)
@@ -142,9 +141,9 @@ def judge(found: Iterable[Race], own: set[str], hooked: set[str]) -> Judgement:
 
 @dataclass(frozen=True)
 class Said:
-    """What a guest said: by the selftests, of leaks, in the kernel's log.
+    """A guest's output: of the selftests, of kmemleak, and the kernel's log.
 
-    ``whole``: it came to its end; else the log is what the console has.
+    ``whole``: the guest finished; otherwise the log is the console's.
     """
 
     tests: str
@@ -154,13 +153,13 @@ class Said:
 
     @classmethod
     def of(cls, guest: machine.GuestResult) -> Said:
-        """The parts of its output."""
+        """Split a guest's output."""
         before, found, log = guest.stdout.partition(f"{_LOG}\n")
         tests, _, leaks = before.partition(f"{_LOG} leaks\n")
         return cls(tests, leaks, log if found else guest.console, bool(found))
 
     def results(self) -> tuple[int, list[str], int]:
-        """(passed, failed, skipped) of the selftests; a name of each that failed."""
+        """(passed, failed, skipped) of the selftests, with the names of those that failed."""
         passed, skipped = 0, 0
         failed: list[str] = []
         for part in self.tests.split("@quell test ")[1:]:
@@ -172,18 +171,18 @@ class Said:
         return passed, failed, skipped
 
     def entire(self) -> str:
-        """All of it, for a log."""
+        """The whole output, for a log."""
         return f"{self.tests}\n{_LOG} leaks\n{self.leaks}\n{_LOG}\n{self.log}"
 
     def problems(self) -> list[str]:
-        """All that a sanitizer complained about, races left out."""
-        early = [] if self.whole else ["the guest did not come to its end"]
+        """All complaints of sanitizers, except races."""
+        early = [] if self.whole else ["the guest did not finish"]
         return complaints(self.log) + _LEAK.findall(self.leaks) + early
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """What a kernel is put to work with."""
+    """A kernel and its load."""
 
     image: Path
     folder: Path
@@ -212,7 +211,7 @@ class _Bench:
         return Said.of(guest)
 
     def _script(self, programs: Sequence[str]) -> str:
-        """Before the output of each a line says which it is."""
+        """A line with its name precedes the output of each program."""
         lines = ["failed=0", XFS]
         for program in programs:
             words = f"{self.folder}/{program.replace('DATA', DATA_DIR)}"
@@ -226,7 +225,7 @@ def _at_work(bench: _Bench, programs: Sequence[str]) -> list[Said]:
 
 
 def _races_in_stock(bench: _Bench, kernel_source: source.Source) -> set[str]:
-    """The titles of stock's own."""
+    """Titles of the races in stock."""
     kernel = build.build_kernels(kernel_source, ("kcsan-stock",), bench.cache)["kcsan-stock"]
     stock = _Bench(kernel.image, bench.folder, bench.disk, bench.cache)
     return {race.title for said in _at_work(stock, _ANY_KERNEL) for race in races(said.log)}
@@ -237,7 +236,7 @@ def _listed(title: str, found: Sequence[Race]) -> str:
 
 
 def _one(name: str, bench: _Bench, kernel_source: source.Source) -> CheckResult:
-    """Put the kernel ``name`` to work, and hear what it says."""
+    """Run the load on the kernel ``name``, and judge its complaints."""
     said = _at_work(bench, PROGRAMS)
     for number, each in enumerate(said):
         steps.keep(bench.cache.logs / "sanitizers", f"{name}.{number}", each.entire())
@@ -257,7 +256,7 @@ def _one(name: str, bench: _Bench, kernel_source: source.Source) -> CheckResult:
                 [race for race in judged.hooked if race.title in known]),
         _listed(f"{name}: races of stock", judged.others),
     ]  # fmt: skip
-    # The kernel's silence is one more check.
+    # No complaint of the kernel is one more check.
     quiet = not problems
     return CheckResult(
         passed + units.passed + quiet, len(failed) + units.failed + (not quiet and not failed),
@@ -266,7 +265,7 @@ def _one(name: str, bench: _Bench, kernel_source: source.Source) -> CheckResult:
 
 
 def run(cache: Cache) -> CheckResult:
-    """Both kernels, one after the other."""
+    """Check both kernels, one after the other."""
     prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
     kernel_source = source.debian_source(cache)
     kernels = build.build_kernels(kernel_source, ("sanitize", "kcsan"), cache)

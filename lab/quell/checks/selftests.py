@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Linux's own selftests, on stock and on Quell: every single result has to be the same.
+"""Run Linux's own selftests on stock and on Quell: every single result must be the same.
 
-Built from the kernels' source, run in the VM a test at a time, each in a process
-group and with a time limit of its own. What fails or is skipped on both kernels says
-nothing about Quell: it is listed, and that is all. What differs is run again on both.
+They are built from the kernels' source. The VM runs one test at a time, each in its own
+process group with its own time limit. A test that fails or is skipped on both kernels
+says nothing about Quell and is only listed. If results differ, both kernels run the test again.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from quell.frames import DATA_DIR
 from quell.paths import Cache, atomic_dir
 
 KERNELS = ("stock", "quell")
-# Behind their names: those that are hosts themselves, for the tests of KVM.
+# Suffix of kernels that are KVM hosts themselves, for the tests of KVM.
 _KVM_KERNEL = "-kvm"
-# Raised when what is kept of an older lab can no longer be used.
+# Raise it when images that an older lab built can no longer be used.
 _FORMAT = 2
-# Two nodes, for what moves pages; half a gigabyte may go to huge pages.
+# Two nodes, for page migration; half a gigabyte may go to huge pages.
 _NODE = 768 * machine.MIB
 _SWAP_KB = 131072
 _HUGE_PAGES = 128
-# The check of the timer panics where the host lets the guest's CPU stand still.
+# The kernel's timer check panics if the host stalls the guest's CPU.
 _APPEND = (f"brd.rd_size={_SWAP_KB}", "no_timer_check")
-# Tests per boot: a guest that hangs as a whole is only noticed when all of them are overdue.
+# Tests per boot: a hang of the whole guest is noticed only when all of them are overdue.
 _GROUP = 12
-# Runs of a test that differed, the first one included, and of one that did not stop to: of
-# what fails on stock in one of three runs, stock passes three and Quell fails two too often.
+# Runs of a test that differs, the first included, and of one that still differs after these. A test
+# that fails on stock in one of three runs too often passes three times on stock and fails twice on Quell.
 _ROUNDS = 3
 _MOST_ROUNDS = 9
 _CLEAN = "the kernel's log is clean"
-# Stock with the sizes of folios that Quell chooses from, in each fault that they fit; huge
-# pages as without the parameter.
+# Stock with the folio sizes that Quell chooses from, for each fault that they fit. The parameter
+# leaves PMD-sized pages alone.
 LARGE = "stock-large"
 LARGE_APPEND = ("thp_anon=16K-64K:always;2M:inherit",)
 
@@ -53,8 +53,8 @@ class Selftest:
     """One run of a program.
 
     ``command`` is for the shell, in the folder of the programs of ``suite``. ``limit`` is in
-    seconds, ``huge`` the number of huge pages to begin with, ``cpus`` the guest's, ``before``
-    what the shell prepares, ``hopeless`` why it is not run at all.
+    seconds, ``huge`` the initial number of huge pages, ``cpus`` the guest's. ``before`` is shell that
+    runs first. ``hopeless`` is the reason if the test is never run.
     """
 
     suite: str
@@ -67,12 +67,12 @@ class Selftest:
 
     @property
     def name(self) -> str:
-        """What the tables call it."""
+        """Its name in the tables."""
         return f"{self.suite}/{self.command}"
 
     @property
     def program(self) -> str:
-        """The file that it runs."""
+        """Its executable file."""
         return self.command.split()[0]
 
 
@@ -82,7 +82,7 @@ _XFS = (
     " mount $(losetup -f --show /dev/shm/xfs) /mnt/xfs"
 )
 _OVERCOMMIT = "echo 1 > /proc/sys/vm/overcommit_memory"
-# The arguments are those of mm/run_vmtests.sh, smaller where a test would take minutes under
+# The arguments are those of mm/run_vmtests.sh; smaller if a test would take minutes under
 # emulation.
 _MM = (
     Selftest("mm", "hugepage-mmap", huge=_HUGE_PAGES),
@@ -133,7 +133,7 @@ _MM = (
     Selftest("mm", "khugepaged", 180),
     Selftest("mm", "khugepaged -s 2", 180),
     Selftest("mm", "transhuge-stress -d 20"),
-    # It writes 36 MB by single bytes.
+    # It writes 36 MB, byte by byte.
     Selftest("mm", "split_huge_page_test /mnt/xfs", 450, before=_XFS),
     # Each of its six tests moves pages for 20 s, under two threads or more.
     Selftest("mm", "migration", 240, huge=_HUGE_PAGES, cpus=3),
@@ -143,7 +143,7 @@ _MM = (
     Selftest("mm", "seal_elf"),
     Selftest("mm", "droppable"),
     Selftest("mm", "uffd-unit-tests", 180, huge=_HUGE_PAGES),
-    # Of the whole, "events" at times ends it before its last test.
+    # In the whole program, "events" sometimes ends it before its last test.
     Selftest("mm", "uffd-unit-tests -f poison", huge=_HUGE_PAGES),
     Selftest("mm", "uffd-stress anon 20 16", 120),
     Selftest("mm", "uffd-stress hugetlb 32 4", 120, huge=_HUGE_PAGES),
@@ -160,7 +160,7 @@ _PROC = (
     "proc-uptime-001", "proc-uptime-002", "read", "self", "setns-dcache", "setns-sysvipc",
     "thread-self", "proc-multiple-procfs", "proc-fsconfig-hidepid",
 )  # fmt: skip
-# Those of x86; what needs an Intel CPU says so.
+# Tests of x86; those that need an Intel CPU skip without one.
 _KVM_X86 = (
     "cr4_cpuid_sync_test", "dirty_log_page_splitting_test", "get_msr_index_features",
     "exit_on_emulation_failure_test", "fix_hypercall_test", "hwcr_msr_test", "hyperv_clock",
@@ -181,7 +181,7 @@ _KVM_X86 = (
     "triple_fault_event_test", "recalc_apic_map_test",
 )  # fmt: skip
 _MINUTES = "minutes in a guest within an emulated guest"
-# With less memory and fewer rounds than by default.
+# Less memory and fewer rounds than by default.
 _KVM = (
     *(Selftest("kvm", f"x86_64/{name}") for name in _KVM_X86),
     Selftest("kvm", "x86_64/nx_huge_pages_test", hopeless="it is for nx_huge_pages_test.sh, which reboots"),
@@ -225,9 +225,9 @@ TESTS = (
     *_MM,
     *_KVM,
 )
-# Programs that others of them run.
+# Programs that other tests start.
 _HELPERS = {"write_to_hugetlbfs", "wait_inotify", "va_high_addr_switch", "hmm-tests"}
-# What make is asked for: all of a suite but for memfd, where the rest needs FUSE.
+# Targets for make; none: the whole suite. The rest of memfd needs FUSE.
 _SUITES: dict[str, tuple[str, ...]] = {
     "mm": (),
     "mincore": (),
@@ -237,7 +237,7 @@ _SUITES: dict[str, tuple[str, ...]] = {
     "cgroup": (),
     "kvm": (),
 }
-# What a suite's Makefile and sources take from beside tools/testing.
+# Folders beside tools/testing that a suite's Makefile and sources use.
 _BESIDE = ("build", "include", "arch", "lib")
 
 
@@ -249,15 +249,15 @@ def _make(folder: Path, output: Path, src: Path, headers: Path, targets: Sequenc
     return [
         *build.clean_env(), "make", "-C", str(folder), f"OUTPUT={output}", f"top_srcdir={src}",
         f"KHDR_INCLUDES=-isystem {headers}", "ARCH=x86_64", "LLVM=", "CROSS_COMPILE=",
-        # No 32-bit programs: the lab's kernels do not run any. And 6.12's khugepaged.c uses
-        # KSFT_SKIP without the header that defines it.
+        # The lab's kernels run no 32-bit programs. 6.12's khugepaged.c uses KSFT_SKIP without the
+        # header that defines it.
         "CAN_BUILD_I386=0", "EXTRA_CFLAGS=-DKSFT_SKIP=4",
         *(str(output / target) for target in targets),
     ]  # fmt: skip
 
 
 def _build(kernel_source: source.Source, cache: Cache) -> Path:
-    """A disk image with all programs, a folder for each suite; made once and kept."""
+    """A disk image with all programs, one folder a suite; it is made once and kept."""
     prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.SELFTESTS])
     recipe = _make(Path(), Path(), Path(), Path(), ())
     facts = [_FORMAT, kernel_source.key, toolchain.version("gcc"), recipe, _SUITES]
@@ -318,16 +318,16 @@ def _run_make(argv: Sequence[str], what: str, log: Path) -> None:
         )
 
 
-# --- what the guests say ------------------------------------------------------
+# --- output of the guests -----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test went on a kernel.
+    """Result of a test on a kernel.
 
     ``status`` is pass, skip, fail, timeout, crash (the guest's kernel died), hang (the test could
-    not be killed) or signal N; ``results`` are the single results, by name: ok, not ok, skip or
-    xfail; ``text`` is all that was said.
+    not be killed) or signal N. ``results`` are the single results by name: ok, not ok, skip or
+    xfail. ``text`` is the output.
     """
 
     status: str
@@ -335,11 +335,11 @@ class Outcome:
     text: str = ""
 
     def whole(self) -> bool:
-        """Whether the test came to its end, so that no result is missing."""
+        """True if the test finished, so that no result is missing."""
         return self.status in ("pass", "skip", "fail")
 
     def says_nothing(self) -> bool:
-        """Whether nothing was tested: skipped as a whole, or every single result."""
+        """True if nothing was tested: the test or all its results were skipped."""
         return self.status == "skip" or (
             self.status == "pass" and set(self.results.values()) == {"skip"}
         )
@@ -355,7 +355,7 @@ class Outcome:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _KTAP = re.compile(r"^[#\s]*(not )?ok \d+\b *(?:- )?(.*?)(?: *# *(SKIP|TODO|XFAIL)\b(.*))?$", re.M)
-# uffd-unit-tests and khugepaged have words of their own.
+# uffd-unit-tests and khugepaged have output formats of their own.
 _UFFD = re.compile(r"^Testing (.+?)\.\.\. (done|skipped|failed)", re.M)
 _UFFD_WORDS = {"done": "ok", "skipped": "skip", "failed": "not ok"}
 _KHUGEPAGED = re.compile(r"^Run test: (.+)$", re.M)
@@ -370,9 +370,9 @@ def _steps(text: str) -> str:
 
 
 def read_results(text: str) -> dict[str, str]:
-    """The single results in a test's output, by name; a name that comes again has its number.
+    """The single results in a test's output, by name; repeated names are numbered.
 
-    Addresses in a name are left out, as no two runs have the same.
+    Addresses in names are left out, because they differ between runs.
     """
     text = _COLOUR.sub("", text).replace("\r", "")
     found = []
@@ -402,7 +402,7 @@ def read_outcome(said: steps.Said) -> Outcome:
 # --- comparing ----------------------------------------------------------------
 
 Round = tuple[Outcome, Outcome]
-# Of these, once is enough.
+# One occurrence is enough.
 _GRAVE = ("crash", "hang")
 
 
@@ -411,9 +411,9 @@ def _values(outcome: Outcome) -> dict[str, str]:
 
 
 def differences(stock: Outcome, quell: Outcome) -> dict[str, tuple[str, str]]:
-    """The results that are not the same: by name, (stock's, Quell's).
+    """Results that differ: by name, (stock's, Quell's).
 
-    A result that one of them lacks is a difference, but where a test was cut short.
+    A result that one kernel lacks is a difference, unless a test was cut short.
     """
     left, right = _values(stock), _values(quell)
     whole = stock.whole() and quell.whole()
@@ -427,8 +427,8 @@ def differences(stock: Outcome, quell: Outcome) -> dict[str, tuple[str, str]]:
 def judge(rounds: Sequence[Round]) -> dict[str, tuple[str, str]]:
     """The differences that count after some rounds: by name, (stock's, Quell's), one per round.
 
-    One that shows in less than half of the rounds is chance, and so is one that stock
-    shows a third as often; a kernel that died or complained on Quell alone counts at once.
+    A difference in at most half of the rounds is chance. So is a result that stock has at
+    least a third as often. A crash, hang or complaint on Quell alone counts at once.
     """
     found = [differences(*each) for each in rounds]
     result = {}
@@ -445,7 +445,7 @@ def judge(rounds: Sequence[Round]) -> dict[str, tuple[str, str]]:
 
 
 def as_large(rounds: Sequence[Round], large: Sequence[Outcome]) -> list[str]:
-    """Of the differences that count: those where stock with large folios says what Quell does."""
+    """The differences that count, if stock with large folios has the same results as Quell."""
     found = [_values(outcome) for outcome in large if outcome.whole() and not outcome.says_nothing()]
     result = []
     for name in judge(rounds):
@@ -476,10 +476,10 @@ def report(
     rounds: Mapping[str, Sequence[Round]],
     large: Mapping[str, Sequence[Outcome]] | None = None,
 ) -> CheckResult:
-    """The table of all tests, a row each, then what differs; a test is a case.
+    """The table of all tests, one row each, then the differences; each test is a case.
 
-    ``large``: what stock with large folios said. What differs because of them is not a
-    failure, and not passed either.
+    ``large``: outcomes on stock with large folios. A difference that these explain makes the
+    case skipped, not failed.
     """
     large = large or {}
     rows = [f"{'test':<42} {'stock':<22} {'Quell':<22} ok/not ok/skipped"]
@@ -526,18 +526,18 @@ def report(
 
 # --- running ------------------------------------------------------------------
 
-# Huge pages and what a test may lock are as they were for each.
+# One swap device for all tests of a guest.
 _SETUP = "mkswap /dev/ram0 >/dev/null && swapon /dev/ram0"
 
 
 def step_of(test: Selftest) -> steps.Step:
     """``test`` for the guest's shell."""
-    # As a user who may not lock what he likes.
+    # on-fault-limit needs an unprivileged user, with a limit for mlock().
     nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
     command = f"{nobody if test.program == 'on-fault-limit' else ''}./{test.command}"
     if test.suite != "proc":
-        # Or else what was said is lost with a program that is ended; proc's tests look
-        # at their own mappings.
+        # Otherwise a killed program's buffered output is lost. Not for suite proc: its tests
+        # check their own mappings.
         command = f"stdbuf -oL {command}"
     before = (
         "sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory;"
@@ -549,14 +549,14 @@ def step_of(test: Selftest) -> steps.Step:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What a group of tests is run with."""
+    """Kernels and disk for a group of tests."""
 
     images: Mapping[str, Path]
     disk: Path
     cache: Cache
 
     def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
-        """Run ``tests`` in one guest, as far as it comes."""
+        """Run ``tests`` in one guest until it ends."""
         more = LARGE_APPEND if kernel == LARGE else ()
         guest = machine.Machine(
             cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more
@@ -569,7 +569,7 @@ class _Bench:
         return {name: read_outcome(said) for name, said in found.items()}
 
     def run(self, kernel: str, tests: Sequence[Selftest], number: int = 1) -> dict[str, Outcome]:
-        """Run all of ``tests``, after one that took the guest with it in a new guest."""
+        """Run all of ``tests``; continue in a new guest after one that killed its guest."""
         outcomes = steps.run_all(tests, partial(self.boot, kernel))
         for name, outcome in outcomes.items():
             steps.keep(
@@ -580,7 +580,7 @@ class _Bench:
 
 
 def _unknown(folder: Path) -> list[str]:
-    """Programs that were built, and that the list above does not have."""
+    """Built programs that are missing from TESTS."""
     known = {f"{test.suite}/{test.program}" for test in TESTS}
     found = {path: str(path.relative_to(folder)) for path in folder.rglob("*")}
     return sorted(
@@ -591,7 +591,7 @@ def _unknown(folder: Path) -> list[str]:
 
 
 def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:
-    """``tests`` in order, as they share a guest: up to ``_GROUP`` of the same kind."""
+    """``tests`` in order, in groups that share a guest: up to ``_GROUP`` of the same kind."""
 
     def kind(test: Selftest) -> tuple[int, bool]:
         return test.cpus, test.suite == "kvm"
@@ -607,10 +607,10 @@ def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:
 def compare_all(
     tests: Sequence[Selftest], run_on: Callable[[str, Sequence[Selftest], int], dict[str, Outcome]]
 ) -> tuple[dict[str, list[Round]], dict[str, list[Outcome]]]:
-    """Run ``tests`` on both kernels by turns, those that differ again.
+    """Run ``tests`` on both kernels in turn, and again if they differ.
 
-    The rounds of each test; and of those that differ to the end what they say on stock with
-    large folios.
+    Returns the rounds of each test; for those that still differ also the outcomes on stock
+    with large folios.
     """
     rounds: dict[str, list[Round]] = {}
     large: dict[str, list[Outcome]] = {}
@@ -658,5 +658,5 @@ def run(cache: Cache) -> CheckResult:
     names = ", ".join(case.name for case in unknown)
     more = f"\nnot in the list, and not run: {names}" if unknown else ""
     return CheckResult.of(
-        [*result.cases, *unknown], f"{result.details}{more}\nwhat the tests said: {folder}"
+        [*result.cases, *unknown], f"{result.details}{more}\noutput of the tests: {folder}"
     )

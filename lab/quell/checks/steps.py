@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Steps: programs that a guest runs one after the other, and what became of each.
+"""Steps: programs that a guest runs one after the other, and their results.
 
-For the parts that run many programs in VMs. A step has a limit of its own and a session
-of its own, so that all it started can be ended with it. One that takes the guest with
-it is noted, and the next one runs in a new guest.
+For the parts that run many programs in VMs. A step has its own time limit and its own
+session, so that all its processes can be killed. If a step kills the guest, the next one
+runs in a new guest.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BOOT_S = 60
 class Step:
     """A command for the guest's shell.
 
-    ``limit`` is in seconds. ``before`` is what the shell prepares, without limit and output;
-    a folder that it changes to is the command's.
+    ``limit`` is in seconds. ``before`` is shell, run first, without limit and output; the command
+    runs in its current folder.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Said:
-    """How a step went.
+    """Result of a step.
 
     ``status`` is pass, skip (exit code 4), fail, timeout, crash (the guest's kernel died), hang
-    (it could not be killed) or signal N. ``text`` is all it said, ``log`` what the kernel said
-    meanwhile. ``seconds`` are the guest's; ``parked`` and ``stolen`` the pages that lazy unmap
-    flush parked and that reclaim freed meanwhile: all three 0 if it did not end.
+    (the step could not be killed) or signal N. ``text`` is its output, ``log`` the kernel's log
+    meanwhile. ``seconds`` are the guest's. ``parked`` counts the pages that lazy unmap flush
+    deferred meanwhile, ``stolen`` those that reclaim freed. All three are 0 if the step did not end.
     """
 
     status: str
@@ -59,15 +59,15 @@ class Said:
     stolen: int = 0
 
     def whole(self) -> str:
-        """All that was said, for a log."""
+        """The status and all output, for a log."""
         return f"{self.status}\n{self.text}\n--- kernel log\n{self.log}"
 
 
-# A step that even SIGKILL does not end is waited for in vain: the kernel is made to say where it
-# hangs, and to die.
+# If even SIGKILL does not end a step, sysrq makes the kernel show where it hangs (w) and
+# panic (c).
 _DRIVER = """
 PATH=$PATH:/usr/sbin:/sbin
-# For the steps' files: what the guest has in /tmp is the host's.
+# For the steps' files: the guest's /tmp is the host's.
 mkdir -m 1777 /run/work
 SETUP
 echo -1000 > /proc/self/oom_score_adj
@@ -101,12 +101,12 @@ run() {
 
 
 def patience() -> int:
-    """By how much limits are longer on a host that is busy with other things."""
+    """Factor by which limits grow on a busy host."""
     return min(3, max(1, math.ceil(os.getloadavg()[0] / (os.cpu_count() or 1))))
 
 
 def script(steps: Sequence[Step], setup: str = "", times: int = 1) -> str:
-    """What the guest's shell does: ``setup``, then each step for at most ``times`` its limit."""
+    """The guest's script: ``setup``, then each step for at most ``times`` its limit."""
     lines = [_DRIVER.replace("SETUP", setup).replace("OVERDUE", str(_OVERDUE_S))]
     for number, step in enumerate(steps):
         words = [str(number), str(step.limit * times), step.before, step.command]
@@ -115,7 +115,7 @@ def script(steps: Sequence[Step], setup: str = "", times: int = 1) -> str:
 
 
 def read_status(code: int) -> str:
-    """What a step's exit code, as the guest's timeout(1) and shell pass it on, means."""
+    """The status for a step's exit code, as the guest's timeout(1) and shell pass it on."""
     if code == 124:
         return "timeout"
     if code > 128:
@@ -125,8 +125,8 @@ def read_status(code: int) -> str:
 
 _SAID = re.compile(r"\n?@quell begin (\d+)\n(.*?)(?:\n@quell end \1 (\d+)((?: [\d.]+)*)\n|\Z)", re.S)
 _LOGGED = re.compile(r"quell step (\d+)$", re.M)
-# A host that is slow lets a guest's CPU stand still: no lockup is one. Lockdep says WARNING too,
-# or INFO where nothing is lost yet.
+# Lockup reports are ignored: a slow host stalls a guest's CPU. Lockdep writes WARNING too, or INFO
+# for a possible deadlock.
 _COMPLAINT = re.compile(
     r"WARNING: |BUG: (?!soft lockup|workqueue lockup)|\bOops\b|Kernel panic|general protection fault"
     r"|VIOLATION: |INFO: (?:possible|trying to register)|EXT4-fs error"
@@ -140,10 +140,10 @@ def complaints(log: str) -> list[str]:
 
 
 def read(stdout: str, console: str, steps: Sequence[Step]) -> dict[str, Said]:
-    """What a guest that was given ``steps`` said of each that began, by name.
+    """Read a guest's output for each of ``steps`` that began, by name.
 
-    The one that has no end took the guest with it: its status is crash, or hang when it was
-    the guest's own watchdog that ended it, or nobody did.
+    A step without an end killed the guest: its status is crash. It is hang if the guest's own
+    watchdog ended it, or nothing did.
     """
     console = console.replace("\r", "")
     logs = _LOGGED.split(console)
@@ -177,9 +177,9 @@ def boot(
     data: Path | None = None,
     stage: Sequence[Path] = (),
 ) -> dict[str, Said]:
-    """Run ``steps`` in one guest, as far as it comes; ``guest`` but for its accelerator.
+    """Run ``steps`` in one guest until it ends; ``guest`` lacks only its accelerator.
 
-    QuellError when it does not begin the first; ``kernel`` is the name of ``image``.
+    QuellError if the first step does not begin. ``kernel`` is the name of ``image``.
     """
     times = patience()
     guest = replace(guest, accel=machine.choose_accelerator("auto", image, cache).name)
@@ -195,7 +195,7 @@ def boot(
         except UsageError:
             raise
         except QuellError as error:
-            # What it said until then is worth reading, if it said anything.
+            # Results up to the error still count.
             error.log = machine.save_log(error.log, cache)
             if not (rundir / "stdout").exists() or not (rundir / "stdout").stat().st_size:
                 raise
@@ -223,7 +223,7 @@ _Found = TypeVar("_Found")
 def run_all(
     items: Sequence[_Item], boot_on: Callable[[Sequence[_Item]], dict[str, _Found]]
 ) -> dict[str, _Found]:
-    """All of ``items`` with ``boot_on``, after one that took the guest with it in a new guest."""
+    """Run all of ``items`` with ``boot_on``; continue in a new guest after one that killed its guest."""
     found: dict[str, _Found] = {}
     left = list(items)
     while left:
@@ -233,7 +233,7 @@ def run_all(
 
 
 def keep(folder: Path, name: str, text: str) -> Path:
-    """Write ``text`` to a log in ``folder`` that is called after ``name``; its path."""
+    """Write ``text`` to a log in ``folder`` that is named after ``name``; its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / (re.sub(r"[^\w.-]+", "-", name) + ".log")
     file.write_text(text)

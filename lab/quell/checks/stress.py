@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""stress-ng's memory stressors on stock, on Quell and on the debug kernel.
+"""Run stress-ng's memory stressors on stock, on Quell and on the debug kernel.
 
-Each alone, then all together, with --verify, in a VM with two nodes and swap. None may fail
-or make the kernel complain on Quell and not on stock; on the debug kernel, lockdep and
-the ledger watch. The throughput must not fall below stock's beyond the spread.
+Each runs alone, then all together, with --verify, in a VM with two nodes and swap. A failure or
+kernel complaint on Quell counts unless stock has it too. On the debug kernel lockdep and the
+ledger check. Throughput must not fall below stock's beyond the spread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quell.paths import Cache
 
 COMPARED = ("stock", "quell")
 DEBUG = "debug"
-# With options where the defaults do not suit the guest.
+# Stressors, with options if the defaults do not suit the guest.
 STRESSORS = {
     "tlb-shootdown": "",
     "fault": "",
@@ -40,30 +40,30 @@ STRESSORS = {
     "numa": "",
     "memfd": "--memfd-bytes 32M",
     "fork": "",
-    # stress-ng leaves it out without that, as it takes all the memory there is for pipes.
+    # stress-ng skips it without that option, because its pipes take all memory.
     "oom-pipe": "--pathological",
 }
 TOGETHER = "all together"
 SHORT_S, LONG_S = 3, 10
 LONG_ROUNDS = 3
-# Of each stressor when it is alone.
+# Workers of a stressor that runs alone.
 _WORKERS = 2
-# Seconds that one may take beyond its time: it has to start and to clean up.
+# Seconds that a run may take beyond its time, to start and to clean up.
 _MARGIN_S = 90
 _NODE = 384 * machine.MIB
 _SWAP_KB = 65536
 _SETUP = f"mkswap /dev/ram0 >/dev/null && swapon /dev/ram0; cd {DATA_DIR}"
-# By how much all of Quell's runs have to be below all of stock's to be a failure. A guest's CPU
-# time is no measure of a real CPU's under emulation, and the host's other work is in it.
+# All of Quell's runs must be below all of stock's by more than this share to be a failure. Under
+# emulation a guest's CPU time differs from a real CPU's, and includes other work of the host.
 TOLERANCE = {"kvm": 0.10, "tcg": 0.25}
-# With fewer operations a rate says nothing.
+# With fewer operations a rate is noise.
 _LEAST_OPS = 10
-# What stress-ng exits with when it lacks resources.
+# stress-ng's exit code if it lacks resources.
 _NO_RESOURCE = 3
 
 
 def step_of(name: str, names: Sequence[str], seconds: int) -> steps.Step:
-    """A run of ``names`` at once for the guest's shell; the metrics follow what was said."""
+    """A step that runs ``names`` at once; the metrics follow stress-ng's output."""
     workers = _WORKERS if len(names) == 1 else 1
     words = " ".join(f"--{each} {workers} {STRESSORS[each]}" for each in names)
     command = (
@@ -79,9 +79,9 @@ _RATE = {
     "tcg": "bogo-ops-per-second-usr-sys-time",
 }
 _SKIPPED = re.compile(r"stress-ng: \w+ *: *\[\d+\] (.*(?:skipp|not implemented|not supported|disabled ').*)", re.I)
-# What it says, whatever it exits with, when it has left out all that it was asked for.
+# Its message if it skipped all stressors; the exit code varies.
 _NOTHING = "No stress workers invoked"
-# madvise poisons pages of its own where the kernel handles that, and at times dies of one.
+# The madvise stressor poisons its own pages if the kernel can, and sometimes dies of one.
 _POISONED = re.compile(r"Memory failure: .*: Sending SIGBUS to stress-ng")
 _FAILED = re.compile(r"stress-ng: (?:fail|error): *\[\d+\] (.*)")
 
@@ -89,8 +89,8 @@ _FAILED = re.compile(r"stress-ng: (?:fail|error): *\[\d+\] (.*)")
 def read_rates(text: str, accel: str) -> dict[str, float]:
     """Bogus operations per second by stressor, from stress-ng's YAML.
 
-    Per second of CPU time where the guest is emulated ("tcg"), else of real time. A
-    stressor that did next to nothing is left out.
+    The rate is per second of CPU time in an emulated guest ("tcg"), else of real time. A
+    stressor with fewer than _LEAST_OPS operations is left out.
     """
     rates = {}
     for name, lines in _METRIC.findall(text):
@@ -103,7 +103,7 @@ def read_rates(text: str, accel: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a stressor on a kernel: bogus operations per second (0: none), what is wrong."""
+    """One run of a stressor on a kernel: bogus operations per second (0: none), and its errors."""
 
     status: str
     rate: float
@@ -112,20 +112,20 @@ class Run:
 
 
 def read_run(said: steps.Said, accel: str) -> Run:
-    """What a step of ``step_of`` said; of all together the rate is the geometric mean."""
+    """Read the output of a step of ``step_of``; several stressors have a geometric mean as rate."""
     rates = read_rates(said.text, accel)
     rate = statistics.geometric_mean(rates.values()) if rates else 0.0
     skipped = _SKIPPED.search(said.text)
     status = "skip" if _NOTHING in said.text else said.status
     why = skipped[1] if skipped else ""
     if status == "fail" and _POISONED.search(said.log):
-        status, why = "skip", "it was ended by memory that it had poisoned itself (MADV_HWPOISON)"
+        status, why = "skip", "it died of memory that it had poisoned itself (MADV_HWPOISON)"
     problems = [] if status in ("pass", "skip") else [f"{status}: {_last(said.text)}"]
     return Run(status, rate, (*problems, *steps.complaints(said.log)), why)
 
 
 def _last(text: str) -> str:
-    """The line that says why a run failed."""
+    """The line with the reason of a failure."""
     found = _FAILED.search(text)
     return found[1] if found else (text.strip().splitlines() or ["it said nothing"])[-1]
 
@@ -134,7 +134,7 @@ Runs = dict[str, list[Run]]
 
 
 def _kinds(runs: Sequence[Run]) -> set[str]:
-    """Problems without the numbers, in which no two runs are the same."""
+    """Problems without the numbers, which differ between runs."""
     return {re.sub(r"0x[0-9a-f]+|\d+", "N", text) for run in runs for text in run.problems}
 
 
@@ -143,9 +143,9 @@ def _rates(runs: Sequence[Run]) -> list[float]:
 
 
 def compare_rates(stock: Sequence[float], quell: Sequence[float], tolerance: float) -> tuple[bool, str]:
-    """Whether Quell is not slower, and the change in words.
+    """False if Quell is slower, and the change in words.
 
-    It is slower if there are runs enough, and the best of them is below stock's worst by more
+    Quell is slower if there are enough runs, and its best is below stock's worst by more
     than ``tolerance`` (a share of stock's).
     """
     if not stock or not quell:
@@ -191,14 +191,14 @@ def judge(name: str, runs: Runs, tolerance: float) -> tuple[Case, str]:
 
 
 def report(found: dict[str, Runs], accel: str) -> CheckResult:
-    """The table of all stressors, a case each."""
+    """The table of all stressors, with one case each."""
     unit = "CPU second" if accel == "tcg" else "second"
     rows = [f"{'stressor':<14} {'stock':>12} {'Quell':>12} {'change':<28} {'debug':<8}"]
     judged = [judge(name, runs, TOLERANCE[accel]) for name, runs in found.items()]
     rows += [row for _, row in judged]
     rows += [f"not ok: {c.name}: {line}" for c, _ in judged if c.status == "failed" for line in c.why.splitlines()]
     rows.append(
-        f"bogus operations per {unit}; slower is what is below stock by more than"
+        f"bogus operations per {unit}; a stressor is slower if it is below stock by more than"
         f" {TOLERANCE[accel]:.0%} in all runs"
     )
     return CheckResult.of([case for case, _ in judged], "\n".join(rows))
@@ -217,9 +217,9 @@ def _boot(
 def run_stressors(
     cache: Cache, names: Sequence[str], seconds: int, rounds: int, kernels: Sequence[str]
 ) -> CheckResult:
-    """Run ``names``, each and all at once, for ``seconds``.
+    """Run ``names``, each alone and all at once, for ``seconds``.
 
-    On ``kernels`` by turns, ``rounds`` times; on the debug kernel once, last.
+    They run on ``kernels`` in turn, ``rounds`` times; on the debug kernel once, last.
     """
     built = build.build_kernels(source.debian_source(cache), tuple(kernels), cache)
     accel = machine.choose_accelerator("auto", built[kernels[0]].image, cache).name
@@ -246,11 +246,11 @@ def run_stressors(
             bar.advance()
     result = report(found, accel)
     (logs / "summary.ktap").write_text(ktap(result.cases))
-    return CheckResult.of(result.cases, f"{result.details}\nwhat they said: {logs}")
+    return CheckResult.of(result.cases, f"{result.details}\noutput of stress-ng: {logs}")
 
 
 def run(cache: Cache, seconds: int = SHORT_S, rounds: int = 1) -> CheckResult:
-    """Each stressor once."""
+    """Run each stressor for ``seconds``, ``rounds`` times."""
     prereq.ensure([*prereq.VM, *prereq.STRESS])
     known = proc.run(["stress-ng", "--stressors"], timeout=30).stdout.split()
     names = [name for name in STRESSORS if name in known]
@@ -262,5 +262,5 @@ def run(cache: Cache, seconds: int = SHORT_S, rounds: int = 1) -> CheckResult:
 
 
 def run_full(cache: Cache) -> CheckResult:
-    """Longer, and often enough to tell which kernel is faster."""
+    """The same for LONG_S, LONG_ROUNDS times, to compare the kernels' speed."""
     return run(cache, LONG_S, LONG_ROUNDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What ``quell test`` ran, for other programs: KTAP, JUnit's XML; and what need not run again."""
+"""Results of ``quell test`` for other programs (KTAP, JUnit's XML), and the record for ``--resume``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from quell.checks import Case, CheckResult, lab
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
 
-# What the result of a part depends on, besides the kernel source and the system: all of this,
+# The result of a part depends on the kernel source, the system, and these files.
 _INPUTS = (
     "docs", "kernel", "lab", "models", "workloads", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "quell",
 )
-# but for the record itself, which is kept in docs/,
+# Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
-# and for parts that only compile, boot and look: texts and the lab's own tests are nothing to them.
+# Parts that only compile and boot do not depend on docs and the lab's own tests.
 _LAB = ("lab/quell", "lab/requirements.txt", "quell")
 _GUESTS = ("kernel", "workloads", *_LAB)
 _INPUTS_OF = {
@@ -41,9 +41,9 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Part:
-    """A part that ran: its result, and how long it took in seconds.
+    """A part with its result and its duration in seconds.
 
-    ``earlier`` is when it passed, if it was not run again.
+    ``earlier`` is the date on which it passed, if it was not run again.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Part:
     earlier: str = ""
 
     def cases(self) -> tuple[Case, ...]:
-        """Its single checks; one for all where it only knows how many there are."""
+        """Its single checks; one for all of them if it knows only their number."""
         result = self.result
         if self.earlier:
             why = f"passed on {self.earlier} with the same inputs"
@@ -67,7 +67,7 @@ class Part:
 
 
 def ktap(parts: Sequence[Part]) -> str:
-    """All parts as KTAP, the checks of each as its subtests."""
+    """All parts as KTAP; the checks of a part are its subtests."""
     from quell.checks import ktap as one
 
     lines = ["KTAP version 1", f"1..{len(parts)}"]
@@ -107,7 +107,7 @@ def write_junit(parts: Sequence[Part], file: Path) -> None:
 
 
 def prepare(files: Sequence[Path | None], junit: bool, cache: Cache) -> None:
-    """Find out before anything runs that a summary cannot be written: UsageError."""
+    """Before anything runs: UsageError if a summary cannot be written."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise UsageError(f"{file} cannot be written: {file.absolute().parent} is no folder")
@@ -116,7 +116,7 @@ def prepare(files: Sequence[Path | None], junit: bool, cache: Cache) -> None:
 
 
 def inputs(part: str) -> str:
-    """A digest of the kernel part, the lab, and all else here that ``part`` depends on."""
+    """A digest of all files in the repository that ``part`` depends on."""
     digest = hashlib.sha256()
     root = repo_root()
     for name in _INPUTS_OF.get(part, _INPUTS):
@@ -143,10 +143,10 @@ kernel source, the compiler and QEMU. `--resume` runs a part again when its dige
 
 
 class Record:
-    """What became of each part when it last ran: a file with a table, for readers and for ``--resume``.
+    """The last result of each part: a file with a table, for readers and for ``--resume``.
 
-    ``file`` is in the cache without one; ``full`` is of the long forms. A file that is damaged counts as
-    none. UsageError when it cannot be written.
+    Without ``file`` it is in the cache; ``full``: for the long forms. A damaged file is ignored.
+    UsageError if it cannot be written.
     """
 
     def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
@@ -166,12 +166,12 @@ class Record:
         return hashlib.sha256(f"{key}; {self._full}; {_system(self._cache)}".encode()).hexdigest()[:12]
 
     def passed_on(self, name: str, key: str) -> str:
-        """When the part passed with the inputs ``key``; "" if it did not, or last with others."""
+        """Date on which the part passed, if its last run had the inputs ``key`` and passed; else ""."""
         row = self._rows.get(name)
         return row[5] if row and row[1] != "0" and row[2] == "0" and row[7] == self._digest(key) else ""
 
     def write(self, part: Part, key: str) -> None:
-        """Note how a part went just now, with the inputs ``key``."""
+        """Record the result of a part that just ran, with the inputs ``key``."""
         result = part.result
         why = Counter(" ".join(c.why.split()).replace("|", "/") for c in result.cases if c.status == "skipped")
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
@@ -187,7 +187,7 @@ class Record:
 
 
 def _system(cache: Cache) -> str:
-    """What a result depends on besides ``inputs``: the kernel source, compiler, linker and QEMU."""
+    """Further inputs of a result: the kernel source, compiler, linker and QEMU."""
     origins = [source.present_source(cache, linux) for linux in source.VERSIONS]
     parts = [origin.key if origin else "no source" for origin in origins]
     if prereq.which("gcc") and prereq.which("ld"):

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The torture test of lazy unmap flush: the debug kernel tortured, as it is and with faults.
+"""Torture test of lazy unmap flush on the debug kernel, and mutation testing of all mechanisms.
 
-``luf_torture`` (a selftest) reads and judges, the kernel's torture module poisons
-and drains, and the ledger of the debug kernel (``luf_debug``) checks its rules.
-The kernel as it is must come through without a word from any of them. Then each
-mutation of the debug kernel (a *mutant*) is switched on, of whichever
-mechanism: one of the three must catch it, or a selftest that looks for one case on
-purpose; or else they are not good enough to say anything.
+``luf_torture`` (a selftest) reads and checks. The kernel's torture module poisons free
+frames and drains. The ledger of the debug kernel (``luf_debug``) checks its rules. On the
+intact kernel none of them may complain. Part ``mutants`` switches on each mutation of the
+debug kernel, of any mechanism. One of these three, another selftest, KUnit or a crash must
+reveal it: otherwise the tests prove nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ INTACT_S = 60
 VARIANT_S = 15
 MUTANT_S = 15
 FULL_READS = 10**8
-# The debug kernel boots in half a minute, with page_owner and KUnit on a busy host in some.
+# The debug kernel boots in half a minute; with page_owner and KUnit on a busy host it takes longer.
 _BOOT_S = 300
-# A selftest on the kernel as it is: two minutes or less on a host that has time.
+# A selftest on the intact kernel takes at most two minutes on an idle host.
 _FOCUSED_S = 900
-# Rounds of what is found by chance: on a busy host the moments that it takes are rarer.
+# Rounds for mutations that are found by chance; on a busy host the right moments are rarer.
 _MANY = 8
-# What a guest may take longer than the torture itself: boot, preparing files, stopping.
+# Seconds that a guest may take beyond the torture itself, to boot, prepare files and stop.
 _MARGIN_S = 150
-# The same kernel as others boot it: what is preempted where, what happens to freed
-# memory, when the TLB is flushed anyhow, which lists reclaim goes through.
+# Boot parameters that change preemption, the handling of freed memory, TLB flushes or the
+# lists of reclaim.
 VARIANTS = {
     "classic LRU": (machine.CLASSIC_LRU,),
     "preempt=full": ("preempt=full",),
@@ -56,12 +55,12 @@ _ZSWAP = {"zswap": ("zswap.enabled=1",)}
 
 @dataclass(frozen=True)
 class Attack:
-    """How the faults of a mechanism are looked for.
+    """Tests that must catch the mutations of a mechanism.
 
-    ``programs``: selftests with arguments, that look for single cases, one after the
-    other until somebody complains; DATA is a folder on ext4, MANY a number of rounds. ``prepare``: shell, before.
-    ``suite``: of KUnit, at boot. ``memory``: of the guest, in MiB, in two nodes.
-    ``variant``: one of VARIANTS or _ZSWAP. ``limit``: seconds, on a host that has time.
+    ``programs``: selftests with arguments, run in turn until one fails or the ledger
+    complains; DATA is a folder on ext4, MANY a number of rounds. ``prepare``: shell, run first.
+    ``suite``: KUnit's, at boot. ``memory``: the guest's, in MiB, in two nodes.
+    ``variant``: one of VARIANTS or _ZSWAP. ``limit``: seconds, on an idle host.
     """
 
     programs: tuple[str, ...]
@@ -73,9 +72,9 @@ class Attack:
     limit: int = MUTANT_S + _MARGIN_S
 
 
-# By the mutant's name, or by its beginning.
+# By the mutation's name, or by its first word.
 ATTACKS = {
-    # Allocations retry for as long as the other programs hold a window.
+    # By itself: its allocations retry while the other programs keep a stale-TLB window open.
     "LUF_HOARD": Attack(("security DATA 2 memory",)),
     "LUF": Attack(
         (
@@ -91,10 +90,10 @@ ATTACKS = {
     "GATHER": Attack(("gather_range 30",)),
     "FOLIO": Attack(("folio_order",), memory=1024),
     "WRITEOUT": Attack(("writeout_batch",), limit=400),
-    # Two requests come together at a CPU only if two others send them.
+    # Two requests meet at a target only if two initiators send them.
     "EARLY": Attack(("early_ack 4000",), cpus=4),
 }  # fmt: skip
-# What must find nothing in the kernel as it is.
+# Tests that must find nothing in the intact kernel.
 INTACT = (
     Attack(("luf_stale DATA 4",)),
     Attack(("luf_stale DATA 4",), variant="classic LRU"),
@@ -123,17 +122,17 @@ _NOT_OK = re.compile(r"^not ok \d+ (.*)$", re.M)
 _BAIL_OUT = re.compile(r"^Bail out! (.*)$", re.M)
 _KUNIT = re.compile(r" not ok \d+ (\w+)")
 _END = re.compile(r"luf_torture: End of test: (\w+)")
-# Of a crash: that a slow host let the guest wait is no discovery.
+# Lines of a crash that a slow host causes: these catch no mutation.
 _SLOW = re.compile(r"soft lockup|rcu: INFO|blocked for more than")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a tortured guest told.
+    """Findings of a tortured guest.
 
-    ``by`` is who complained first ("" if nobody did), ``what`` about what,
-    ``seconds`` when, counted from the start of the torture. ``problems`` is
-    everything that must not be there when the kernel has no fault.
+    ``by`` is the first test that complained ("" if none did), ``what`` its message,
+    ``seconds`` the time since the start of the torture. ``problems`` are all
+    findings that an intact kernel must not have.
     """
 
     by: str
@@ -145,7 +144,7 @@ class Outcome:
 
 
 def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome:
-    """Who found what, from the program's output, the console, and the lines of a crash."""
+    """Read the program's output, the console, and the lines of a crash."""
     rate = _RATE.search(stdout)
     user, other = _USER.search(stdout), _OTHER.search(stdout)
     ledger, half = _LEDGER.search(console), _KERNEL_HALF.search(console)
@@ -155,13 +154,13 @@ def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome
         if said := known.get(other[1], _NOT_OK.search(stdout)):
             by, what, seconds = other[1], said[1], float(other[2])
         else:
-            # Not what it looks for: it could not go on.
+            # It could not go on: not a find.
             bail_out = _BAIL_OUT.search(stdout)
             gave_up = f"{other[1]} gave up: {bail_out[1] if bail_out else 'it said nothing'}"
     elif user:
         by, what, seconds = "user half", user[2], float(user[1])
     elif ledger or half:
-        # Too late for the program to see it, or the guest died of it.
+        # The program ended before it could see this, or the guest died.
         by = "ledger" if ledger else "kernel half"
         what = (ledger or half or [""])[1]
     elif oops and not any(_SLOW.search(line) for line in oops):
@@ -190,7 +189,7 @@ def _attack_for(mutant: str) -> Attack | None:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What every guest of this part is made of."""
+    """Kernel, program and disk of every guest of this part."""
 
     image: Path
     program: Path
@@ -223,27 +222,27 @@ class _Bench:
         return self.boot(["/bin/sh", "-c", script], append, timeout, attack.cpus, attack.memory)
 
     def mutants(self) -> list[str]:
-        """Those for which there is an attack; QuellError if there is one without."""
+        """The names of all mutations; QuellError if one has no attack."""
         guest = self.boot(["cat", MUTANTS], (), 60)
         if guest.exit_code:
-            raise QuellError("the debug kernel does not list its mutants", detail=guest.stderr)
+            raise QuellError("the debug kernel does not list its mutations", detail=guest.stderr)
         found = guest.stdout.split()
         for name in found:
             if not _attack_for(name):
-                raise QuellError(f"nothing looks for the mutant {name}")
+                raise QuellError(f"ATTACKS has no test for the mutation {name}")
         return found
 
 
 def _intact(
     bench: _Bench, args: Sequence[str], timeout: float, name: str, append: Sequence[str] = ()
 ) -> tuple[bool, str]:
-    """Torture the kernel as it is; whether it came through, and what to show."""
+    """Torture the intact kernel; True if it passed, and the text to show."""
     guest = bench.torture(args, append, timeout)
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     _, failed, _ = read_tap(guest.stdout)
     problems = list(outcome.problems) + failed
     if not _END.search(guest.console):
-        problems.append("the kernel half did not run to its end")
+        problems.append("the kernel half did not finish")
     if not outcome.reads:
         problems.append("no read was checked")
     if guest.exit_code and not problems:
@@ -281,13 +280,13 @@ def _attack(
 
 
 def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
-    """Attack the kernel with a fault; whether that was noticed, and the row of the table."""
+    """Test the kernel with a mutation; True if it was caught, and the row of the table."""
     attack = _attack_for(name)
     assert attack, name
     try:
         guest = _attack(bench, attack, [f"quell_mutants.mutant={name}"])
     except machine.GuestTimeout as error:
-        # It may hang, but then nobody has said what is wrong.
+        # A hang alone does not catch a mutation.
         return False, f"{name:<22} survived: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     if not outcome.by:
@@ -297,16 +296,16 @@ def _mutant(bench: _Bench, name: str) -> tuple[bool, str]:
 
 
 def _no_mutant(bench: _Bench, which: str) -> tuple[bool, str]:
-    """The same attack on the kernel as it is: what it finds there it does not find because of a fault."""
+    """The same tests on the intact kernel: a find there would not come from the mutation."""
     name = f"{which}, no fault"
     try:
-        # Nothing ends it before all of it is done.
+        # Without a find all programs run, which takes longer.
         guest = _attack(bench, ATTACKS[which], (), 4)
     except machine.GuestTimeout as error:
         return False, f"not ok: {name}: {error.message}"
     outcome = read_outcome(guest.stdout, guest.console, guest.oops)
     passed, failed, _ = read_tap(guest.stdout)
-    # Each program has a plan of its own.
+    # Each program prints its own plan: their sum differs from the first.
     failed = [text for text in failed if not text.endswith(" came")]
     if problems := [*outcome.problems, *failed, *([] if passed else ["no test ran"])]:
         return False, f"not ok: {name}\n" + "\n".join(f"  {text}" for text in problems)
@@ -326,7 +325,7 @@ def _with_bench(cache: Cache, use: Callable[[_Bench], CheckResult]) -> CheckResu
 
 
 def _focused(bench: _Bench, attack: Attack) -> tuple[bool, str]:
-    """The kernel as it is: what fails there says nothing of a mutant."""
+    """Run an attack on the intact kernel: a test that fails there cannot catch a mutation."""
     name = attack.programs[0].split()[0] + (attack.variant and f", {attack.variant}")
     try:
         guest = bench.script(attack, (VARIANTS | _ZSWAP).get(attack.variant, ()), _FOCUSED_S)
@@ -347,7 +346,7 @@ def _intact_and_variants(
 ) -> CheckResult:
     results = [_focused(bench, attack) for attack in attacks]
     results.append(_intact(bench, args, timeout, "intact"))
-    # On a busy host so little happens in a short time that it would show nothing.
+    # A busy host does less work in a second.
     seconds = VARIANT_S * steps.patience()
     args = ["--seconds", str(seconds)]
     for name, append in VARIANTS.items():
@@ -356,7 +355,7 @@ def _intact_and_variants(
 
 
 def _result(results: Sequence[tuple[bool, str]], rows: Sequence[str]) -> CheckResult:
-    """A case for each of ``results``, in whose text its name comes first."""
+    """A case for each of ``results``; each text begins with the name."""
     cases = []
     for good, text in results:
         name = text.removeprefix("not ok: ").partition("\n")[0]
@@ -365,7 +364,7 @@ def _result(results: Sequence[tuple[bool, str]], rows: Sequence[str]) -> CheckRe
 
 
 def run(cache: Cache) -> CheckResult:
-    """Torture the debug kernel as it is, and for a while as others boot it."""
+    """Torture the intact debug kernel, then for a shorter time with each variant of boot parameters."""
     args = ["--seconds", str(INTACT_S)]
     plain = [attack for attack in INTACT if not attack.variant]
     return _with_bench(
@@ -374,13 +373,13 @@ def run(cache: Cache) -> CheckResult:
 
 
 def run_full(cache: Cache) -> CheckResult:
-    """The same until FULL_READS reads are checked, and each selftest under each variant."""
+    """The same until FULL_READS reads are checked, with all of INTACT's selftests and variants."""
     args = ["--reads", str(FULL_READS)]
     return _with_bench(cache, lambda bench: _intact_and_variants(bench, args, 4 * 3600, INTACT))
 
 
 def run_mutants(cache: Cache) -> CheckResult:
-    """Torture the debug kernel with each mutant: one that survives is a failure, and so is a find without."""
+    """Test the debug kernel with each mutation: a survivor is a failure, and so is a find without one."""
 
     def each(bench: _Bench) -> CheckResult:
         results = []
@@ -396,7 +395,7 @@ def run_mutants(cache: Cache) -> CheckResult:
                 rows.append(results[-1][1])
                 bar.advance()
         if not names:
-            results.append((False, "not ok: the debug kernel has no mutants"))
+            results.append((False, "not ok: the debug kernel has no mutations"))
             rows.append(results[-1][1])
         return _result(results, rows)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""VM tests: the Quell kernel booted, its own selftests run, its data checked.
+"""VM tests: boot the Quell kernel, run its own selftests, check data.
 
-The selftests are C programs that lie where Linux keeps such tests, in
-``kernel/files/tools/testing/selftests/quell``; they speak TAP.
+The selftests are C programs in ``kernel/files/tools/testing/selftests/quell``, Linux's
+folder for such tests; their output is TAP.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _TAP = re.compile(r"^(not )?ok \d+ (?:- )?(.*?)( # SKIP.*)?$", re.M)
 _PLAN = re.compile(r"^1\.\.(\d+)", re.M)
 _BAIL_OUT = re.compile(r"^Bail out!.*", re.M)
 SELFTESTS = "files/tools/testing/selftests/quell"
-# Those that move pages between NUMA nodes.
+# Selftests that move pages between NUMA nodes.
 _NEED_NODES = ("luf_migrate",)
-# Those that want nodes, a RAM disk for swap, and a file system with large folios.
+# Selftests that need nodes, a RAM disk for swap, and a file system with large folios.
 _LARGE_FOLIOS = ("rmap_batch", "rmap_torture")
-# That which swaps, and needs no data.
+# The selftest that swaps, and needs no data.
 _SWAPS = "writeout_batch"
 _SWAP_KB = 32768
-# Two requests come together at a CPU only if two others send them; who attacks has CPUs of
-# his own, and so have those who are attacked.
+# Two requests meet at a target only if two initiators send them. security's attackers and victims
+# run on separate CPUs.
 _CPUS = {"early_ack": 4, "security": 4}
-# An allocator that zeroes hides a fault handler that does not.
+# Zeroing in the allocator would hide a fault handler that does not zero.
 _APPEND = {"security": ("init_on_alloc=0",)}
-# More CPUs that spin than the host has make slow going; this many rounds find every mutation.
+# Spinning on more CPUs than the host has is slow; this many rounds find every mutation.
 _ROUNDS = {"early_ack": ("4000",)}
-# Of a complaint of the kernel.
+# Lines that are kept after a complaint of the kernel.
 _TRACE_LINES = 40
-# A guest takes a minute, on a busy host some.
+# A guest takes a minute, longer on a busy host.
 _TIMEOUT_S = 900
-# Shootdowns in the long form, after each of which others look for an old translation.
+# Shootdowns in the long form; after each one other CPUs look for a stale translation.
 _FULL_ROUNDS = 10**7
-# mount(8) would keep the loop device open for writing, and no kernel has to mount it then.
+# Not "mount -o loop": mount(8) would keep the loop device open for writing, which a kernel may refuse.
 _MAKE = "truncate -s 400M $I; mkfs.%s $I >/dev/null 2>&1; mount $O $(losetup -f --show $I) $M"
 _WRITABLE = _MAKE + "; $T $M $N"
 _READ_ONLY = (
@@ -68,7 +68,7 @@ _FILE_SYSTEMS = {
 
 @dataclass
 class _Tally:
-    """Collects what the tests say; ``how`` has further arguments for ``machine.run_script()``."""
+    """Collects results; ``how`` has further arguments for ``machine.run_script()``."""
 
     cases: list[Case] = field(default_factory=list)
     details: str = ""
@@ -83,8 +83,8 @@ class _Tally:
 def read_tap(text: str) -> tuple[list[str], list[str], list[str]]:
     """(passed, failed, skipped) names of a TAP stream.
 
-    A stream whose plan is missing or says another number is a test that died
-    on the way: one more failure.
+    If the plan is missing or has another number, the test died halfway: one more
+    failure.
     """
     found: tuple[list[str], list[str], list[str]] = ([], [], [])
     for bad, name, skip in _TAP.findall(text):
@@ -101,7 +101,7 @@ def read_tap(text: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def tap_comments(text: str, name: str) -> str:
-    """What a TAP stream says of the test ``name``: the comments after its result."""
+    """The comments after the result of test ``name`` in a TAP stream."""
     lines = text.splitlines()
     results = [number for number, line in enumerate(lines) if (hit := _TAP.match(line)) and hit[2] == name]
     if not results:
@@ -121,7 +121,7 @@ def selftests(folder: Path) -> dict[str, Path]:
 
 
 def _guest(tally: _Tally, *args: Any, **kwargs: Any) -> machine.GuestResult:
-    """``machine.run_script()``; what the kernel complained of meanwhile is a failure."""
+    """``machine.run_script()``; a complaint of the kernel is a failure."""
     append = [*tally.how.get("append", ()), *kwargs.get("append", ())]
     guest = machine.run_script(*args, **{**kwargs, **tally.how, "append": append})
     if said := steps.complaints(guest.console):
@@ -131,7 +131,7 @@ def _guest(tally: _Tally, *args: Any, **kwargs: Any) -> machine.GuestResult:
 
 
 def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
-    """What a selftest said."""
+    """Count the results of a selftest."""
     passed, failed, skipped = read_tap(guest.stdout)
     died = "\n".join(_BAIL_OUT.findall(guest.stdout))
     tally.cases += [Case(f"{name}: {test}") for test in passed]
@@ -143,7 +143,7 @@ def _count(tally: _Tally, name: str, guest: machine.GuestResult) -> None:
         tally.check(False, f"{name} exited with {guest.exit_code}", guest.stderr)
 
 
-# What shows each mechanism at work, for a version of Linux beside the first.
+# Selftests of the mechanisms, for versions of Linux after the first.
 _CORE = ("switches", "luf_stale", "early_ack", "gather_range", "folio_order")
 
 
@@ -173,7 +173,7 @@ def _selftests(tally: _Tally, image: Path, temp: Path, cache: Cache, only: Seque
 
 
 _NAMES = "set -e; PATH=$PATH:/usr/sbin:/sbin; I=/dev/shm/image; M=/mnt"
-# For the guest's shell: an empty xfs on /mnt, and what rmap_batch swaps to.
+# An empty xfs on /mnt, as shell, and the RAM disk that rmap_batch swaps to.
 XFS = f"{_NAMES}; {_MAKE % 'xfs'}; set +e"
 BRD = f"brd.rd_size={_SWAP_KB}"
 
@@ -184,7 +184,7 @@ def _mounted(program: Path, script: str, rounds: str = "") -> str:
 
 
 def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """luf_stale on every file system that opted in; of ext4 only what the above cannot have."""
+    """luf_stale on every file system that opted in; on ext4 only with quotas, which _selftests() lacks."""
     prereq.ensure(prereq.FILE_SYSTEMS)
     program = selftests(temp)["luf_stale"]
     for name, script in _FILE_SYSTEMS.items():
@@ -195,7 +195,7 @@ def _file_systems(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 
 
 def _by_itself(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """What nobody may disturb."""
+    """The test of luf_stale that must run undisturbed by others."""
     words = [str(selftests(temp)["luf_stale"]), DATA_DIR, "5", "swap in"]
     guest = _guest(
         tally, image, words, data=temp / "disk.ext4", nodes=(256 * machine.MIB,) * 2, timeout=_TIMEOUT_S, cache=cache
@@ -204,7 +204,7 @@ def _by_itself(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 
 
 def _cma(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """luf_stale beside a CMA area from which page cache comes first: more than half of the memory."""
+    """luf_stale with a CMA area, which page cache takes first as it is more than half of the memory."""
     prereq.ensure(prereq.FILE_SYSTEMS)
     script = _mounted(selftests(temp)["luf_stale"], _FILE_SYSTEMS["xfs"] + " CMA", "3")
     guest = _guest(
@@ -235,7 +235,7 @@ def _swaps(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 
 
 def _mapped_read(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """The workload checks every page that it reads; here the lot has to be at work meanwhile."""
+    """The workload checks every page that it reads; lazy unmap flush must defer pages meanwhile."""
     memory = "128M"
     one = workload.select(["mapped-read"])[0]
     ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
@@ -252,7 +252,7 @@ def _mapped_read(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         )
 
 
-# Each memory block goes and comes back once; counted in $gone.
+# Take each memory block offline and online once; count in $gone.
 BLOCKS = """
 	for block in /sys/devices/system/memory/memory*; do
 		case $(cat $block/valid_zones) in *Movable*) ;; *) continue;; esac
@@ -261,12 +261,12 @@ BLOCKS = """
 		echo online_movable > $block/state || :
 	done
 """
-# The same while a workload that checks what it reads is at work.
+# The same while a workload runs that checks its data.
 _HOTPLUG = f"""
 WORK & work=$!; gone=0
 for round in 1 2 3 4; do {BLOCKS} done
 wait $work || exit
-echo "$gone blocks were taken away" >&2
+echo "$gone blocks went offline" >&2
 [ $gone -ge 4 ]
 """
 _CGROUP_V1 = """
@@ -284,10 +284,10 @@ _SURROUNDINGS = {
 
 
 def _surroundings(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """mapped-read's program, which checks all that it reads, where things are not as usual."""
+    """mapped-read's program, which checks all its data, with memory hotplug and a version 1 cgroup."""
     one = workload.select(["mapped-read"])[0]
-    # More data than the largest of these guests holds with every block of memory in: a run in
-    # which all blocks happen to be there most of the time has to reclaim too.
+    # More data than the largest of these guests can cache with every block online: reclaim is needed
+    # even if all blocks are online most of the time.
     ready = workload.prepare(one, machine.parse_memory("160M"), cache, {})
     for name, (script, memory, append) in _SURROUNDINGS.items():
         guest = _guest(
@@ -325,9 +325,9 @@ def _boot_parameter(tally: _Tally, image: Path, temp: Path, cache: Cache) -> Non
             tally.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
 
 
-# Files that file systems write by themselves, and nobody can open by a name: how many are
-# excluded at least, and what makes them. An area smaller than 100M has no free space cache;
-# -R became -O after version 6.2 of mkfs.btrfs.
+# Files that luf_exclude() must see: their smallest number, and a script that makes them. A btrfs
+# block group smaller than 100M has no free space cache. mkfs.btrfs has -O instead of -R after
+# version 6.2.
 _BTRFS = (
     "truncate -s 4G $I; for o in R O; do mkfs.btrfs -f -$o ^free-space-tree $I >/dev/null 2>&1 && break; done;"
     " L=$(losetup -f --show $I);"
@@ -358,7 +358,7 @@ sed -n 's/.* luf_exclude: //p' /dev/shm/trace/trace | sort -u
 
 
 def _excluded(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """luf_exclude() is called where no selftest can see by a file's pages that it is."""
+    """luf_exclude() is called for files whose pages no selftest can check."""
     prereq.ensure(prereq.FILE_SYSTEMS)
     program = selftests(temp)["luf_stale"]
     for name, (least, make) in _EXCLUDED.items():
@@ -377,14 +377,14 @@ for event in EVENTS; do echo 1 > $(echo $D/events/*/$event/enable) || exit; done
 { EARLY 100 && LUF DATA 2 release && WRITEOUT 0.1; } > /dev/null || exit
 ( EXCLUDE ) > /dev/null || exit
 for event in EVENTS; do
-	# Of each a few: the buffer holds the last ones.
+	# Only some of each: the buffer holds the last ones.
 	echo $event $(grep -c " $event: " $D/trace)
 done
 """
 
 
 def _tracepoints(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """Every tracepoint that Quell adds is seen while its mechanism is at work."""
+    """Every tracepoint of Quell fires while its mechanism is at work."""
     prereq.ensure(prereq.FILE_SYSTEMS)
     headers = (tree.kernel_dir() / "files/include/trace/events").glob("*.h")
     names = sorted(name for header in headers for name in _TRACEPOINT.findall(header.read_text()))
@@ -452,7 +452,7 @@ def _top(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     program = selftests(temp)["early_ack"]
     for cpus in (2, 4):
-        # Who spins on a CPU that the host has not keeps the others from going on.
+        # Spinning on more CPUs than the host has stalls the others.
         rounds = _FULL_ROUNDS if cpus <= (os.cpu_count() or 1) else _FULL_ROUNDS // 1000
         words = [str(program), str(rounds)]
         guest = _guest(tally, image, words, cpus=cpus, timeout=8 * 3600, cache=cache)
@@ -460,7 +460,7 @@ def _early_ack(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
 
 
 Part = Callable[[_Tally, Path, Path, Cache], None]
-# The selftests, and those that need a file system of their own: for any kernel with Quell.
+# For any kernel with Quell: the selftests, and those that need a file system of their own.
 SELFTEST_PARTS: tuple[Part, ...] = (_selftests, _by_itself, _swaps)
 FILE_SYSTEM_PARTS: tuple[Part, ...] = (_file_systems, _large_folios)
 _PARTS: tuple[Part, ...] = (
@@ -473,7 +473,7 @@ _NEWER_PARTS: tuple[Part, ...] = (_core, _swaps)
 
 
 def look(image: Path, cache: Cache, parts: Sequence[Part], **how: Any) -> CheckResult:
-    """What ``parts`` find on a kernel; ``how`` are further arguments of each guest's ``run_script()``."""
+    """Run ``parts`` on a kernel; ``how`` has further arguments of each guest's ``run_script()``."""
     tally = _Tally(how=how)
     with tempfile.TemporaryDirectory(prefix="vm-", dir=cache.folder("run")) as temp:
         for part in parts:
@@ -486,14 +486,14 @@ def look(image: Path, cache: Cache, parts: Sequence[Part], **how: Any) -> CheckR
 
 
 def _classic(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
-    """The selftests with the classic LRU lists, where MGLRU is on by default."""
+    """Run the selftests with the classic LRU lists; MGLRU is on by default."""
     found = look(image, cache, (*SELFTEST_PARTS, *FILE_SYSTEM_PARTS), append=[machine.CLASSIC_LRU])
     tally.cases += [replace(case, name=f"classic LRU: {case.name}") for case in found.cases]
     tally.details += found.details
 
 
 def _newer(tally: _Tally, cache: Cache, parts: Sequence[Part]) -> None:
-    """``parts`` on the kernels of newer versions of Linux."""
+    """Run ``parts`` on the kernels of newer versions of Linux."""
     name = "quell" + build.EXT4 * (parts == _NEWER_PARTS)
     for linux in source.VERSIONS[1:]:
         kernel = build.build_kernels(source.debian_source(cache, linux), (name,), cache)[name]
@@ -503,12 +503,12 @@ def _newer(tally: _Tally, cache: Cache, parts: Sequence[Part]) -> None:
 
 
 def run_full(cache: Cache) -> CheckResult:
-    """The same, all of it on each version of Linux, and what takes hours."""
+    """Run all parts on each version of Linux; on the first also classic LRU and the long early_ack test."""
     return run(cache, (_classic, _early_ack), newer=_PARTS)
 
 
 def run(cache: Cache, more: Sequence[Part] = (), newer: Sequence[Part] = _NEWER_PARTS) -> CheckResult:
-    """Boot and count; QuellError when a guest does not come up. ``newer``: on newer versions of Linux."""
+    """Run all parts and ``more``; ``newer`` on newer versions of Linux. An error of a guest is a failure."""
     prereq.ensure(prereq.VM)
     kernel = build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"]
     first = look(kernel.image, cache, (*_PARTS, *more))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell's own objects compiled with W=1, for each version of Linux: no warning about Quell's files."""
+"""Compile Quell's own objects with W=1, for each version of Linux: no warning about Quell's files."""
 
 from __future__ import annotations
 
