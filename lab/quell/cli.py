@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "top": Command(
         "quell.commands.top",
-        "who causes TLB shootdowns on this machine, live, on any x86 Linux kernel",
+        "the causes of TLB shootdowns on this machine, live, on any x86 Linux kernel",
         takes_command=True,
         uses_cache=False,
     ),

@@ -16,8 +16,8 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -261,64 +261,6 @@ def _pump(
     finally:
         selector.close()
         os.close(pidfd)
-
-
-@contextmanager
-def foreground(
-    argv: Sequence[str | Path],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    stdout: IO[str] | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """An interactive program on our own terminal, started; it is ended if the body fails.
-
-    It stays in our process group, so it owns the terminal and gets Ctrl-C
-    itself; we ignore Ctrl-C until it ends. It is signalled if we die.
-    """
-    args = [str(arg) for arg in argv]
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def setup() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    try:
-        try:
-            child = subprocess.Popen(
-                args,
-                cwd=cwd,
-                env={**os.environ, **env} if env is not None else None,
-                stdout=stdout,
-                preexec_fn=setup,
-            )
-        except OSError as error:
-            raise _missing(args, error) from error
-        try:
-            yield child
-            child.wait()
-        except BaseException:
-            child.terminate()
-            try:
-                child.wait(_GRACE_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            raise
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def run_foreground(
-    argv: Sequence[str | Path],
-    *,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-) -> int:
-    """Run ``foreground()`` to its end; its exit code (128 + N for a signal)."""
-    with foreground(argv, cwd=cwd, env=env) as child:
-        code = child.wait()
-    return code if code >= 0 else 128 - code
 
 
 def how_ended(returncode: int) -> str:

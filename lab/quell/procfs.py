@@ -24,7 +24,9 @@ def interrupts(text: str, label: str) -> dict[int, int]:
     if not match:
         raise ValueError(f"there is no line {label}")
     counts = match[1].split()[: len(cpus)]
-    return dict(zip(cpus, map(int, counts), strict=True))
+    if len(counts) < len(cpus):
+        raise ValueError(f"the line {label} has too few counts")
+    return dict(zip(cpus, map(int, counts)))
 
 
 def ticks(text: str) -> int:

@@ -245,11 +245,17 @@ def test_launcher(tmp_path: Path, bare: Path) -> None:
 
 def test_launcher_on_a_machine_that_is_no_lab(tmp_path: Path, bare: Path) -> None:
     write_program(bare / "python3", FAKE_PYTHON.format(pip="exit 1"))
-    for words in (["status", "--json"], ["-q", "explain", "luf"], ["--version"], ["help"], ["compare", "--help"], ["-h"]):
+    for words in (
+        ["status", "--json"], ["-q", "explain", "luf"], ["top", "--", "a b"], ["--version"], ["help"],
+        ["compare", "--help"], ["-h"],
+    ):
         done = launch(tmp_path / "c", str(bare), *words)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == f"started -P -m quell {' '.join(words)}\n"
-    assert launch(tmp_path / "c", str(bare)).stdout == "started -P -m quell\n"
+        assert done.stdout.startswith("started -I -B -c ")
+        assert done.stdout.endswith(f" {repo_root()}/lab {' '.join(words)}
+")
+    assert launch(tmp_path / "c", str(bare)).stdout.endswith(f" {repo_root()}/lab
+")
     assert not (tmp_path / "c").exists()
     # An option behind -- is not Quell's.
     assert "could not be installed" in launch(tmp_path / "c", str(bare), "compare", "--", "ls", "--help").stderr
@@ -281,9 +287,9 @@ def test_launcher_without_python(tmp_path: Path, bare: Path) -> None:
     (root / "quell").write_text(changed)
     (root / "quell").chmod(0o755)
 
-    def start() -> subprocess.CompletedProcess[str]:
+    def start(command: str = "doctor") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [root / "quell", "doctor"],
+            [root / "quell", command],
             env={"PATH": str(bare), "QUELL_CACHE": str(tmp_path / "c")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -300,6 +306,12 @@ def test_launcher_without_python(tmp_path: Path, bare: Path) -> None:
     write_program(bare / "apt-get", "echo 'E: Could not resolve'; exit 100")
     done = start()
     assert done.returncode == 2 and "could not be installed" in done.stderr
+
+    write_program(bare / "python3", "exit 1")  # too old
+    for command, version in (("top", "3.9"), ("status", "3.11")):
+        done = start(command)
+        assert done.returncode == 2 and done.stderr.startswith(f"quell: Python {version} or later is missing; ")
+        assert len(done.stderr.splitlines()) == 1
 
     good = tmp_path / "good"
     write_program(good, FAKE_PYTHON.format(pip="exit 0"))

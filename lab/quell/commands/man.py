@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from quell import prereq, proc, shipped
+from quell import foreground, prereq, shipped
 
 EXAMPLES = """\
 ./quell man
@@ -22,6 +22,6 @@ def main(args: argparse.Namespace) -> int:
     """Show it with man(1), or print it."""
     text = shipped.read("quell.1")
     if sys.stdout.isatty() and prereq.which("man"):
-        return proc.run_foreground(["man", "-l", shipped.share_dir() / "quell.1"])
+        return foreground.run(["man", "-l", shipped.share_dir() / "quell.1"])
     print(text, end="")
     return 0

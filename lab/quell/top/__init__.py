@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The live view of TLB shootdowns: who sends them, why, to whom, and what they cost."""
+"""``./quell top``: initiators, causes, targets and cost of TLB shootdowns.
+
+Everything here and in the modules it imports runs on Python 3.9 with its standard library alone.
+"""

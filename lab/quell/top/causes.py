@@ -1,37 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Why a shootdown was sent, told from the kernel stack at the flush.
+"""The cause of a shootdown, from the kernel stack at the flush.
 
-One table, RULES. A stack is walked from the flush outwards; the first function that is an
-``inner`` one of some rule decides, and of the rules that name it the first whose ``outer``
-functions (if it has any) stand further out. So direct reclaim inside madvise() is reclaim, and
-the same migrate_pages() is compaction, demotion or move_pages() by who called it.
+RULES is the one table. A stack is walked from the flush outwards, and the first function that is an
+inner one of some rule decides: of the rules with it, the first whose outer functions, if it has any,
+stand further out. So direct reclaim inside madvise() is reclaim, and migrate_pages() is compaction,
+demotion or move_pages() by its caller. Inlined functions are missing in stacks, so a rule names all
+functions of a path that are specific to it. The names are those of Linux 5.10 to 6.18.
 
-Functions that the compiler inlines are missing from stacks, so a rule names all of a path that
-are specific to it. The names are those of 5.10 to 6.18.
+Test: ``test_stack``, on recorded stacks.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
-
-@dataclass(frozen=True)
-class Rule:
-    """``cause`` is one of CAUSES; ``outer`` empty means that no context is asked for."""
-
-    cause: str
-    inner: frozenset[str]
-    outer: frozenset[str] = frozenset()
-
-
-def _rule(cause: str, inner: str, outer: str = "") -> Rule:
-    return Rule(cause, frozenset(inner.split()), frozenset(outer.split()))
-
-
-# What is shown, in the order of a stable listing. The keys stand in --json.
+# The keys appear in --json, the texts in the tables.
 CAUSES = {
     "reclaim-kswapd": "reclaim (kswapd)",
     "reclaim-direct": "reclaim (direct)",
@@ -108,79 +93,80 @@ _SPLIT = (
     "folio_split truncate_inode_partial_folio deferred_split_scan split_huge_pages_all"
 )
 
-RULES = (
-    # Quell's drains stand in the stack of whoever needed the memory.
-    _rule(
+# (cause, inner functions, outer functions if context is needed).
+RULES: tuple[tuple[str, ...], ...] = (
+    # Quell's drains, in the stack of the caller that needs the memory.
+    (
         "luf",
         "luf_ledger_flush luf_flush luf_ledger_aged luf_drain_node luf_drain_some "
         "luf_drain_for_alloc luf_drain_for_compact luf_drain_for_kswapd luf_drain_all "
         "luf_close_windows luf_write_access luf_exclude __luf_write_fault __luf_flush_pending "
         "luf_kswapd_drains drain_store __luf_end_batch",
     ),
-    # The PTEs were cleared by reclaim, the flush is made up for by a system call.
-    _rule("reclaim-pending", "flush_tlb_batched_pending"),
+    # A system call does the flush of PTEs that reclaim has cleared.
+    ("reclaim-pending", "flush_tlb_batched_pending"),
     # Migration, by caller; each also goes through _MIGRATE.
-    _rule("demotion", _MIGRATE, "demote_folio_list demote_page_list"),
-    _rule("demotion", "demote_folio_list demote_page_list"),
-    _rule("compaction", _MIGRATE, "compact_zone compact_zone_order compact_node kcompactd_do_work kcompactd proactive_compact_node try_to_compact_pages"),
-    _rule("compaction", "compact_zone compact_node kcompactd_do_work try_to_compact_pages"),
-    _rule("numa-migration", _MIGRATE, "migrate_misplaced_folio migrate_misplaced_page do_numa_page do_huge_pmd_numa_page"),
-    _rule("numa-migration", "migrate_misplaced_folio migrate_misplaced_page do_numa_page do_huge_pmd_numa_page"),
-    _rule("migration-contiguous", _MIGRATE, "alloc_contig_range alloc_contig_range_noprof __alloc_contig_migrate_range do_migrate_range offline_pages cma_alloc soft_offline_page soft_offline_in_use_page migrate_longterm_unpinnable_folios migrate_longterm_unpinnable_pages __gup_longterm_locked"),
-    _rule("migration-contiguous", "__alloc_contig_migrate_range do_migrate_range offline_pages"),
-    _rule("migration-call", _MIGRATE, "sys_move_pages kernel_move_pages do_pages_move do_move_pages_to_node move_pages_and_store_status do_mbind kernel_mbind sys_mbind do_migrate_pages kernel_migrate_pages sys_migrate_pages migrate_to_node"),
-    _rule("migration-other", _MIGRATE + " migrate_vma_setup migrate_vma_collect migrate_vma_collect_pmd migrate_vma_insert_page migrate_vma_unmap migrate_device_unmap"),
-    # Reclaim, by who asked for memory.
-    _rule("reclaim-kswapd", _RECLAIM, "balance_pgdat kswapd kswapd_shrink_node"),
-    _rule("reclaim-memcg", _RECLAIM, "try_to_free_mem_cgroup_pages memory_reclaim reclaim_high mem_cgroup_handle_over_high __mem_cgroup_handle_over_high try_charge_memcg mem_cgroup_shrink_node mem_cgroup_resize_max mem_cgroup_force_empty_write user_proactive_reclaim"),
-    _rule("reclaim-direct", _RECLAIM, "try_to_free_pages do_try_to_free_pages __perform_reclaim __alloc_pages_direct_reclaim __alloc_pages_slowpath node_reclaim __node_reclaim"),
-    _rule("reclaim-pageout", _RECLAIM, _MADVISE + " madvise_pageout madvise_cold_or_pageout_pte_range"),
-    _rule("reclaim-other", _RECLAIM),
-    # Not zap alone: other things zap for madvise().
-    _rule("madvise-dontneed", "madvise_dontneed_single_vma madvise_dontneed_free"),
-    _rule("madvise-dontneed", _ZAP, _MADVISE),
-    _rule("madvise-free", "madvise_free_single_vma madvise_free_pte_range madvise_free_huge_pmd"),
-    _rule("reclaim-pageout", "madvise_pageout"),
-    _rule("madvise-cold", "madvise_cold madvise_cold_or_pageout_pte_range"),
-    # Specific page table work comes before the calls that it may happen in.
-    _rule("ksm", _COW, _KSM),
-    _rule("ksm", _KSM),
-    _rule("collapse", _COLLAPSE),
-    _rule("split", _SPLIT),
-    _rule("cow", _COW),
-    _rule("numa-hinting", _PROTECT, "change_prot_numa task_numa_work"),
-    _rule("numa-hinting", "change_prot_numa task_numa_work"),
-    _rule("userfaultfd", _PROTECT, "uffd_wp_range mwriteprotect_range userfaultfd_writeprotect"),
-    _rule("userfaultfd", "uffd_wp_range mwriteprotect_range userfaultfd_ioctl userfaultfd_move userfaultfd_writeprotect userfaultfd_unregister move_pages_pte move_pages_huge_pmd"),
-    _rule("mprotect", _PROTECT + " mprotect_fixup do_mprotect_pkey do_mprotect sys_mprotect sys_pkey_mprotect"),
-    _rule("soft-dirty", "clear_refs_write pagemap_scan_pmd_entry do_pagemap_scan pagemap_scan_thp_entry"),
-    _rule("uprobe", "uprobe_write_opcode __replace_page uprobe_write set_swbp set_orig_insn"),
-    _rule("writeback", "page_vma_mkclean_one page_mkclean_one folio_mkclean page_mkclean clear_page_dirty_for_io folio_clear_dirty_for_io clean_record_shared_mapping_range wp_shared_mapping_range mapping_wrprotect_range"),
-    _rule("mremap", "move_page_tables move_ptes move_normal_pmd move_huge_pmd move_vma"),
-    # Unmapping, by the call that wanted it.
-    _rule("exit", "exit_mmap oom_reap_task_mm __oom_reap_task_mm oom_reaper mmput __mmput exit_mm"),
-    _rule("exit", _UNMAP, "exit_mmap"),
-    _rule("mremap", _UNMAP, "sys_mremap do_mremap mremap_to shrink_vma"),
-    _rule("brk", _UNMAP, "sys_brk do_brk_munmap do_vma_munmap"),
-    _rule("mmap-over", _UNMAP, "mmap_region __mmap_region do_mmap"),
-    _rule("mmap-over", "mmap_region __mmap_region do_mmap"),
-    _rule("munmap", _UNMAP + " __vm_munmap vm_munmap sys_munmap"),
-    _rule("munmap", _UNMAP, "ksys_shmdt sys_shmdt"),
-    _rule("truncate", "unmap_mapping_range unmap_mapping_pages unmap_mapping_folio unmap_mapping_page zap_vma_pages hugetlb_vmdelete_list truncate_pagecache truncate_inode_pages_range invalidate_inode_pages2_range"),
-    _rule("fork", "dup_mmap dup_mm copy_mm copy_process kernel_clone"),
-    _rule("ldt", "sys_modify_ldt write_ldt map_ldt_struct unmap_ldt_struct free_ldt_pgtables"),
-    # What is left of calls whose workers were inlined.
-    _rule("madvise-other", _MADVISE),
-    _rule("mremap", "sys_mremap do_mremap"),
-    _rule("brk", "sys_brk"),
+    ("demotion", _MIGRATE, "demote_folio_list demote_page_list"),
+    ("demotion", "demote_folio_list demote_page_list"),
+    ("compaction", _MIGRATE, "compact_zone compact_zone_order compact_node kcompactd_do_work kcompactd proactive_compact_node try_to_compact_pages"),
+    ("compaction", "compact_zone compact_node kcompactd_do_work try_to_compact_pages"),
+    ("numa-migration", _MIGRATE, "migrate_misplaced_folio migrate_misplaced_page do_numa_page do_huge_pmd_numa_page"),
+    ("numa-migration", "migrate_misplaced_folio migrate_misplaced_page do_numa_page do_huge_pmd_numa_page"),
+    ("migration-contiguous", _MIGRATE, "alloc_contig_range alloc_contig_range_noprof __alloc_contig_migrate_range do_migrate_range offline_pages cma_alloc soft_offline_page soft_offline_in_use_page migrate_longterm_unpinnable_folios migrate_longterm_unpinnable_pages __gup_longterm_locked"),
+    ("migration-contiguous", "__alloc_contig_migrate_range do_migrate_range offline_pages"),
+    ("migration-call", _MIGRATE, "sys_move_pages kernel_move_pages do_pages_move do_move_pages_to_node move_pages_and_store_status do_mbind kernel_mbind sys_mbind do_migrate_pages kernel_migrate_pages sys_migrate_pages migrate_to_node"),
+    ("migration-other", _MIGRATE + " migrate_vma_setup migrate_vma_collect migrate_vma_collect_pmd migrate_vma_insert_page migrate_vma_unmap migrate_device_unmap"),
+    # Reclaim, by the caller that asked for memory.
+    ("reclaim-kswapd", _RECLAIM, "balance_pgdat kswapd kswapd_shrink_node"),
+    ("reclaim-memcg", _RECLAIM, "try_to_free_mem_cgroup_pages memory_reclaim reclaim_high mem_cgroup_handle_over_high __mem_cgroup_handle_over_high try_charge_memcg mem_cgroup_shrink_node mem_cgroup_resize_max mem_cgroup_force_empty_write user_proactive_reclaim"),
+    ("reclaim-direct", _RECLAIM, "try_to_free_pages do_try_to_free_pages __perform_reclaim __alloc_pages_direct_reclaim __alloc_pages_slowpath node_reclaim __node_reclaim"),
+    ("reclaim-pageout", _RECLAIM, _MADVISE + " madvise_pageout madvise_cold_or_pageout_pte_range"),
+    ("reclaim-other", _RECLAIM),
+    # Not zap alone: other paths zap, too.
+    ("madvise-dontneed", "madvise_dontneed_single_vma madvise_dontneed_free"),
+    ("madvise-dontneed", _ZAP, _MADVISE),
+    ("madvise-free", "madvise_free_single_vma madvise_free_pte_range madvise_free_huge_pmd"),
+    ("reclaim-pageout", "madvise_pageout"),
+    ("madvise-cold", "madvise_cold madvise_cold_or_pageout_pte_range"),
+    # Specific page table work before the calls that it may happen in.
+    ("ksm", _COW, _KSM),
+    ("ksm", _KSM),
+    ("collapse", _COLLAPSE),
+    ("split", _SPLIT),
+    ("cow", _COW),
+    ("numa-hinting", _PROTECT, "change_prot_numa task_numa_work"),
+    ("numa-hinting", "change_prot_numa task_numa_work"),
+    ("userfaultfd", _PROTECT, "uffd_wp_range mwriteprotect_range userfaultfd_writeprotect"),
+    ("userfaultfd", "uffd_wp_range mwriteprotect_range userfaultfd_ioctl userfaultfd_move userfaultfd_writeprotect userfaultfd_unregister move_pages_pte move_pages_huge_pmd"),
+    ("mprotect", _PROTECT + " mprotect_fixup do_mprotect_pkey do_mprotect sys_mprotect sys_pkey_mprotect"),
+    ("soft-dirty", "clear_refs_write pagemap_scan_pmd_entry do_pagemap_scan pagemap_scan_thp_entry"),
+    ("uprobe", "uprobe_write_opcode __replace_page uprobe_write set_swbp set_orig_insn"),
+    ("writeback", "page_vma_mkclean_one page_mkclean_one folio_mkclean page_mkclean clear_page_dirty_for_io folio_clear_dirty_for_io clean_record_shared_mapping_range wp_shared_mapping_range mapping_wrprotect_range"),
+    ("mremap", "move_page_tables move_ptes move_normal_pmd move_huge_pmd move_vma"),
+    # Unmapping, by the system call.
+    ("exit", "exit_mmap oom_reap_task_mm __oom_reap_task_mm oom_reaper mmput __mmput exit_mm"),
+    ("exit", _UNMAP, "exit_mmap"),
+    ("mremap", _UNMAP, "sys_mremap do_mremap mremap_to shrink_vma"),
+    ("brk", _UNMAP, "sys_brk do_brk_munmap do_vma_munmap"),
+    ("mmap-over", _UNMAP, "mmap_region __mmap_region do_mmap"),
+    ("mmap-over", "mmap_region __mmap_region do_mmap"),
+    ("munmap", _UNMAP + " __vm_munmap vm_munmap sys_munmap"),
+    ("munmap", _UNMAP, "ksys_shmdt sys_shmdt"),
+    ("truncate", "unmap_mapping_range unmap_mapping_pages unmap_mapping_folio unmap_mapping_page zap_vma_pages hugetlb_vmdelete_list truncate_pagecache truncate_inode_pages_range invalidate_inode_pages2_range"),
+    ("fork", "dup_mmap dup_mm copy_mm copy_process kernel_clone"),
+    ("ldt", "sys_modify_ldt write_ldt map_ldt_struct unmap_ldt_struct free_ldt_pgtables"),
+    # Calls whose workers were inlined.
+    ("madvise-other", _MADVISE),
+    ("mremap", "sys_mremap do_mremap"),
+    ("brk", "sys_brk"),
 )  # fmt: skip
 
-_BY_INNER: dict[str, list[Rule]] = {}
-for _r in RULES:
-    for _name in _r.inner:
-        _BY_INNER.setdefault(_name, []).append(_r)
+_BY_INNER: dict[str, list[tuple[str, frozenset[str]]]] = {}
+for _cause, _inner, *_outer in RULES:
+    for _name in _inner.split():
+        _BY_INNER.setdefault(_name, []).append((_cause, frozenset(" ".join(_outer).split())))
 
-# Symbols end in +0x12/0x34 or +18, in [module], or in what the compiler added.
+# Symbols end in +0x12/0x34 or +18, in [module], or in the compiler's additions.
 _TAIL = re.compile(r"(\+(0x)?[0-9a-f]+(/0x[0-9a-f]+)?)?(\s+\[.*\])?$")
 _ADDED = re.compile(r"\.(isra|constprop|part|cold|llvm|lto_priv)(\.\d+)*")
 _SYSCALL = re.compile(r"^(__x64|__ia32|__arm64|__se|__do|__se_compat|__do_compat)_sys_")
@@ -188,26 +174,23 @@ _SYSCALL = re.compile(r"^(__x64|__ia32|__arm64|__se|__do|__se_compat|__do_compat
 
 @lru_cache(maxsize=8192)
 def clean(symbol: str) -> str:
-    """A function's name without offset, module and the compiler's additions; sys_X for any X's entry."""
-    name = _ADDED.sub("", _TAIL.sub("", symbol.strip()))
-    return _SYSCALL.sub("sys_", name)
+    """A function's name without offset, module and the compiler's additions; sys_X for X's entries."""
+    return _SYSCALL.sub("sys_", _ADDED.sub("", _TAIL.sub("", symbol.strip())))
 
 
 @lru_cache(maxsize=4096)
 def _classify(stack: tuple[str, ...]) -> str:
-    if not stack:
-        return "unknown"
     names = [clean(symbol) for symbol in stack]
     for place, name in enumerate(names):
-        for rule in _BY_INNER.get(name, ()):
-            if not rule.outer or not rule.outer.isdisjoint(names[place:]):
-                return rule.cause
-    return "other"
+        for cause, outer in _BY_INNER.get(name, ()):
+            if not outer or not outer.isdisjoint(names[place:]):
+                return cause
+    return "other" if stack else "unknown"
 
 
 def classify(stack: Sequence[str]) -> str:
-    """The cause, one of CAUSES, of a flush whose stack is ``stack``, innermost function first.
+    """The cause, a key of CAUSES, of a flush with this stack, innermost function first.
 
-    "unknown" for an empty stack, "other" where no rule knows any of it.
+    "unknown" for an empty stack, "other" if no rule knows any of it.
     """
     return _classify(tuple(stack))

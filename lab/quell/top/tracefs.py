@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A trace instance of our own, and nothing of it left behind.
+"""Private trace instances, removed however ``top`` ends.
 
-Everything happens in ``instances/quell-PID-*``: the machine's own trace buffer, events, options
-and triggers are not touched, and removing an instance takes its events and triggers with it. Where
-tracefs is not mounted, it is mounted for us alone: on no path, gone with our last file.
+All tracing happens in ``instances/quell-PID-*``. The machine's own trace buffer, events, options and
+triggers are not touched, and removing an instance takes its events and triggers with it. Where tracefs
+is not mounted, a detached mount is used: no path leads to it, and it ends with its last open file.
 
-Three things remove the instances: we, when all goes well or badly but within our power; a guard
-process, in a session of its own, when we are killed (its input ends then); and the next ``top``, when
-both were killed at once. That one knows the dead by their lock: who uses an instance holds
-flock() on its directory. A process number would be no proof, it may be another container's.
+- Normal end, exception, signal: ``session()`` removes the instances.
+- SIGKILL: a guard process in a session of its own does; its input ends with us.
+- SIGKILL of both: the next ``top`` does. It recognizes abandoned instances by their lock, since each
+  user of an instance holds flock() on its directory. A PID proves nothing across PID namespaces.
+
+Tests: ``test_leaves_tracefs_as_it_was``, ``test_killed_with_its_guard_is_swept_by_the_next``.
 """
 
 from __future__ import annotations
@@ -18,20 +20,18 @@ import errno
 import fcntl
 import os
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from quell.errors import UsageError
 
-# The same on all architectures since 5.2.
+# The same on all architectures; fsopen() and its like are in Linux 5.2 and later.
 _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432
 _FSCONFIG_CMD_CREATE = 6
 _CLOEXEC = 1
 _PREFIX = "quell-"
-# The kernel may still be closing files of the dead when the guard hears of it, hence the rounds.
+# Several rounds: the kernel may still be closing our files when the guard's input ends.
 _GUARD = """
 trap '' TERM INT HUP QUIT
 read -r line
@@ -48,193 +48,140 @@ done
 
 
 class NoAccess(UsageError):
-    """Tracing is not to be had; the message says what is missing."""
+    """Tracing is not possible; the message names the missing part."""
 
 
-def _permission(error: OSError, what: str) -> NoAccess:
-    lockdown = Path("/sys/kernel/security/lockdown")
+def _no_access(error: OSError, action: str) -> NoAccess:
+    if error.errno == errno.ENODEV:
+        return NoAccess("this kernel has no tracefs (CONFIG_TRACING)")
+    if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
+        return NoAccess(f"{action} fails: {error.strerror}")
     if os.geteuid() != 0:
-        return NoAccess(f"{what} is for root only (CAP_SYS_ADMIN): sudo ./quell top")
+        return NoAccess(f"{action} needs root (CAP_SYS_ADMIN): sudo ./quell top")
+    lockdown = Path("/sys/kernel/security/lockdown")
     try:
-        locked = "[confidentiality]" in lockdown.read_text()
+        if "[confidentiality]" in lockdown.read_text():
+            return NoAccess(f"{action} is closed by the kernel's lockdown ({lockdown})")
     except OSError:
-        locked = False
-    if locked:
-        return NoAccess(f"{what} is closed by the kernel's lockdown ({lockdown})")
+        pass
     return NoAccess(
-        f"{what} is denied to root here ({error.strerror}): the capability CAP_SYS_ADMIN is "
-        "missing, as in most containers; run it on the host"
+        f"{action} is denied to root here ({error.strerror}): the capability CAP_SYS_ADMIN is missing, "
+        "as in most containers; run it on the host"
     )
 
 
 def _mounted() -> Path | None:
-    """Where tracefs is mounted, if anywhere."""
+    """The path of a mounted tracefs."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("tracefs "):
             return Path(fields.split()[4].replace("\\040", " "))
-    # Mounted when first looked into.
-    automount = Path("/sys/kernel/debug/tracing")
-    try:
-        return automount if (automount / "events").is_dir() else None
-    except PermissionError:
-        return None
+    return None
 
 
 def _private_mount() -> int:
-    """A file of a tracefs that is mounted nowhere. NoAccess without permission or kernel support."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(*args: int | bytes | None) -> int:
-        result: int = libc.syscall(*args)
-        if result < 0:
-            number = ctypes.get_errno()
-            error = OSError(number, os.strerror(number))
-            if number in (errno.EPERM, errno.EACCES):
-                raise _permission(error, "mounting tracefs")
-            if number == errno.ENODEV:
-                raise NoAccess("this kernel has no tracefs (CONFIG_TRACING)")
-            raise NoAccess(f"tracefs is not mounted and cannot be: {error.strerror}")
-        return result
-
+    """A file of a tracefs that is mounted on no path."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    fd: int = -1
     context = call(_SYS_FSOPEN, b"tracefs", _CLOEXEC)
-    try:
+    if context >= 0:
         call(_SYS_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
-        return call(_SYS_FSMOUNT, context, _CLOEXEC, 0)
-    finally:
+        fd = call(_SYS_FSMOUNT, context, _CLOEXEC, 0)
         os.close(context)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise _no_access(OSError(number, os.strerror(number)), "mounting tracefs")
+    return fd
 
 
-class Tracefs:
-    """tracefs, mounted or not. As a context manager it is let go at the end.
-
-    Raises NoAccess when it cannot be read.
-    """
-
-    def __init__(self, root: Path | None = None) -> None:
-        self._fd: int | None = None
+@contextmanager
+def session() -> Iterator[Session]:
+    """The place to make instances in; all of them are removed at its end. NoAccess without tracefs."""
+    with ExitStack() as stack:
+        root, inherited = _mounted(), []
         if root is None:
-            root = _mounted()
-        self.mounted = root is not None
-        if root is None:
-            self._fd = _private_mount()
-            root = Path(f"/proc/self/fd/{self._fd}")
-        self.root = root
+            inherited.append(_private_mount())
+            stack.callback(os.close, inherited[0])
+            root = Path(f"/proc/self/fd/{inherited[0]}")
+        one = Session(root)
         try:
-            os.listdir(root / "instances")
-        except PermissionError as error:
-            self.close()
-            raise _permission(error, f"reading {root if self.mounted else 'tracefs'}") from error
+            with one.lock():
+                sweep(one.instances)
         except OSError as error:
-            self.close()
-            raise NoAccess(f"this kernel's tracefs has no instances: {error.strerror}") from error
-
-    def close(self) -> None:
-        """Let go of a tracefs that was mounted for us."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def __enter__(self) -> Tracefs:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def has(self, name: str) -> bool:
-        """Whether a file such as ``events/csd`` is there."""
-        return (self.root / name).exists()
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """What instances are made in; at its end they are gone."""
-        instances = self.root / "instances"
-        session = Session(instances)
-        try:
-            with session.lock():
-                sweep(instances)
-            session.guard = self._guard(instances, session.name)
-            yield session
-        finally:
-            session.end()
-
-    def _guard(self, instances: Path, name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "quell-guard", str(instances), name],
+            raise _no_access(error, "reading tracefs" if inherited else f"reading {root}") from error
+        one.guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "quell-guard", str(one.instances), one.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=() if self._fd is None else (self._fd,),
+            pass_fds=inherited,
             start_new_session=True,
         )
+        try:
+            yield one
+        finally:
+            for made in one.made:
+                made.close()
+            with one.lock():
+                sweep(one.instances)
+            # Removes those that are busy, as others look into them.
+            one.guard.communicate()
 
 
 def sweep(instances: Path) -> list[str]:
-    """Remove what a ``top`` that was killed together with its guard left; the names."""
+    """Remove all instances that no ``top`` uses; their names."""
     removed = []
     for path in sorted(instances.glob(f"{_PREFIX}*")):
-        with ExitStack() as stack:
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-                stack.callback(os.close, fd)
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.rmdir(path)
-            except OSError:
-                continue  # in use, or gone
-        removed.append(path.name)
+        with suppress(OSError), _open(path) as fd:  # in use, or gone
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rmdir(path)
+            removed.append(path.name)
     return removed
 
 
-class Session:
-    """The instances of one ``top``: made by ``instance()``, removed together by ``end()``."""
+@contextmanager
+def _open(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    fd = os.open(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
-    def __init__(self, instances: Path) -> None:
-        self.instances = instances
+
+class Session:
+    """tracefs at ``root``, and the instances of one ``top``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.instances = root / "instances"
         self.name = f"{_PREFIX}{os.getpid()}-"
         self.guard: subprocess.Popen[bytes] | None = None
-        self._made: list[Instance] = []
+        self.made: list[Instance] = []
+
+    def has(self, name: str) -> bool:
+        """Whether a file such as ``events/csd`` exists."""
+        return (self.root / name).exists()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody makes or sweeps meanwhile: a new instance is not locked at once."""
-        fd = os.open(self.instances, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        """Keep others from sweeping: a new instance has no lock of its own yet."""
+        with _open(self.instances) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(fd)
 
     def instance(self, suffix: str) -> Instance:
-        """A new one, with tracing off and nothing enabled. NoAccess when the kernel says no."""
+        """A new one, with tracing off and no event enabled. NoAccess if the kernel refuses."""
         path = self.instances / f"{self.name}{suffix}"
-        with self.lock():
-            try:
+        try:
+            with self.lock():
                 os.mkdir(path)
-            except OSError as error:
-                if error.errno in (errno.EPERM, errno.EACCES, errno.EROFS):
-                    raise _permission(error, "making a trace instance") from error
-                raise NoAccess(f"no trace instance can be made: {error.strerror}") from error
-            made = Instance(path)
-            self._made.append(made)
-            fcntl.flock(made.fd, fcntl.LOCK_EX)
+                made = Instance(path)
+                self.made.append(made)
+                fcntl.flock(made.fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _no_access(error, "making a trace instance") from error
         made.write("tracing_on", "0")
         return made
-
-    def end(self) -> None:
-        """Remove them; the guard sees to what resists."""
-        for made in reversed(self._made):
-            made.remove()
-        self._made.clear()
-        if self.guard is not None:
-            assert self.guard.stdin is not None
-            self.guard.stdin.close()
-            self.guard.wait()
-            self.guard = None
 
 
 class Instance:
@@ -242,74 +189,31 @@ class Instance:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        self._pipe: int | None = None
+        self.fd = os.open(path, os.O_RDONLY)
+        self.pipe = os.open(path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file in one go, as the kernel wants it. OSError (EINVAL) if it refuses."""
-        fd = os.open(self.path / name, os.O_WRONLY | (os.O_TRUNC if name == "trace" else 0))
-        try:
+        """Write to a file in one call; lists such as ``trigger`` grow. OSError if the kernel refuses."""
+        with _open(self.path / name, os.O_WRONLY) as fd:
             os.write(fd, text.encode())
-        finally:
-            os.close(fd)
-
-    def append(self, name: str, text: str) -> None:
-        """Add a line to a file of lines such as ``trigger``, which truncating would clear."""
-        fd = os.open(self.path / name, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(fd, text.encode())
-        finally:
-            os.close(fd)
-
-    def accepts(self, name: str, text: str) -> bool:
-        """Write it if the kernel takes it."""
-        try:
-            self.append(name, text)
-        except OSError:
-            return False
-        return True
 
     def read(self, name: str) -> str:
         """The whole of a file."""
         return (self.path / name).read_text(errors="replace")
 
     def has(self, name: str) -> bool:
-        """Whether the file is there."""
+        """Whether the file exists."""
         return (self.path / name).exists()
 
-    def take(self, limit: int) -> str:
-        """What is in the buffer, at most some ``limit`` bytes, removed from it."""
-        if self._pipe is None:
-            self._pipe = os.open(self.path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
-        parts: list[bytes] = []
-        size = 0
-        while size < limit:
-            try:
-                part = os.read(self._pipe, 65536)
-            except BlockingIOError:
-                break
-            if not part:
-                break
-            parts.append(part)
-            size += len(part)
+    def take(self) -> str:
+        """Remove the content of the buffer and return it. Tracing must be off, or this may not end."""
+        parts = []
+        with suppress(BlockingIOError):
+            while part := os.read(self.pipe, 65536):
+                parts.append(part)
         return b"".join(parts).decode(errors="replace")
 
-    def clear(self) -> None:
-        """Empty the buffer."""
-        self.write("trace", "\n")
-
-    def remove(self) -> None:
-        """Take it away; it is busy for a moment when somebody looks into it."""
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
-        for _ in range(20):
-            try:
-                os.rmdir(self.path)
-            except FileNotFoundError:
-                break
-            except OSError:
-                time.sleep(0.05)
-            else:
-                break
+    def close(self) -> None:
+        """Give it up for ``sweep()``."""
+        os.close(self.pipe)
         os.close(self.fd)

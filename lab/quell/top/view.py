@@ -1,147 +1,107 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A report as tables, and as one line."""
+"""A report as plain text: the verdict, then the tables. And as one line."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quell.ui import number
 from quell.top.causes import CAUSES
-from quell.top.report import cost, percent
+from quell.top.report import cost, percent, printable, share_of
+from quell.ui import number
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-# CPUs that are listed one by one.
-_CPUS = 16
+_FORMAT = "{:>6}  {:>12}  {:>12}  {}"
 
 
 def _rate(value: float | None) -> str:
-    """A rate: one decimal where that matters."""
     return f"{value:.1f}" if value is not None and value < 10 else number(value and round(value))
 
 
 def headline(report: Mapping[str, Any]) -> str:
-    """Rates and cost in one line."""
-    parts = [f"{_rate(report['interrupts_per_second'])} shootdown interrupts/s"]
-    if report["shootdowns"] is not None:
-        parts.insert(0, f"{_rate(report['shootdowns_per_second'])} shootdowns/s")
-        if report["cpus_per_shootdown"] is not None:
-            parts.append(f"{report['cpus_per_shootdown']:.1f} CPUs each")
-        if report["for_ranges"] is not None and report["shootdowns"]:
-            parts.append(f"{percent(report['for_ranges'] / report['shootdowns'])} for ranges")
-    parts.append(f"{cost(report['cpu_time_lost'])} of CPU time lost")
+    """Totals and rates in one line."""
+    parts = [
+        f"{number(report[name])} {name} ({_rate(report[f'{name}_per_second'])}/s)"
+        for name in ("shootdowns", "interrupts")
+    ]
+    if report["shootdowns"]:
+        parts.append(f"{report['cpus_per_shootdown']:.1f} CPUs each")
+        parts.append(f"{percent(report['for_ranges'] / report['shootdowns'])} for ranges")
     return ", ".join(parts)
 
 
 def line(report: Mapping[str, Any]) -> str:
     """An interval as one line for logs."""
-    causes = ", ".join(
-        f"{row['title']} {_rate(row['per_second'])}/s" for row in report["causes"][:3]
-    )
-    senders = ", ".join(f"{row['comm']}({row['pid']})" for row in report["processes"][:2])
-    text = headline(report)
-    if causes:
-        text += f" | {causes}"
-    return f"{text} | by {senders}" if senders else text
+    causes = [f"{row['title']} {percent(share_of(row))}" for row in report["causes"][:3]]
+    names = [f"{_name(row)} {percent(share_of(row))}" for row in report["processes"][:2]]
+    parts = [f"{headline(report)}, {cost(report['cpu_time_lost'])} of CPU time"]
+    parts += [", ".join(words) for words in (causes, names) if words]
+    return " | ".join(parts)
 
 
-def source_lines(report: Mapping[str, Any]) -> list[str]:
-    """Which source it is, why not a better one, and what it cannot see."""
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{printable(row['comm'])} ({row.get('pid', row.get('tid'))})"
+
+
+def _row(row: Mapping[str, Any], text: str) -> str:
+    rates = _rate(row["interrupts_per_second"]), _rate(row["per_second"])
+    return _FORMAT.format(percent(share_of(row)).replace("less than", "<"), *rates, text)
+
+
+def _source(report: Mapping[str, Any]) -> str:
     source = report["source"]
-    lines = [f"source: {source['name']} ({source['title']})"]
-    lines += [f"not taken: {why}" for why in source["not_taken"]]
-    lines.append(f"it cannot see {'; '.join(source['cannot_see'])}")
-    if report["seen_share"] < 0.95:
-        lines.append(
-            f"it saw {percent(report['seen_share'])} of what there was; counts are scaled up"
-        )
+    text = f"source: {source['name']}"
+    if report["seen_share"] < 0.9:
+        text += f", a sample of {percent(report['seen_share'])}"
     if report["lost_events"]:
-        lines.append(f"it lost {number(report['lost_events'])} events: counts are too low")
-    return lines
+        text += f", {number(report['lost_events'])} events lost"
+    return "; ".join([text, *(f"not {why}" for why in source["not_taken"])])
 
 
-def _main_cause(row: Mapping[str, Any]) -> str:
-    causes = list(row["causes"].items())
-    if not causes:
-        return "-"
-    name, count = causes[0]
-    share = count / row["shootdowns"] if row["shootdowns"] else 1.0
-    return CAUSES[name] if share > 0.95 else f"{CAUSES[name]} {percent(share)}"
+def render(
+    report: Mapping[str, Any], width: int, rows: int | None, height: int = 0, bold: bool = False
+) -> list[str]:
+    """The lines: ``rows`` in each table, or if None as many as fit into ``height`` lines."""
+    host = report["host"]
+    text = [f"quell top: Linux {host['release']}, {host['cpus']} CPUs, {report['seconds']:.1f} s"]
+    strong = textwrap.wrap(report["verdict"]["sentence"], width)
+    text += [*strong, "", headline(report)]
+    end = []
+    hit = report["receivers"]["processes"]
+    if hit:
+        names = [f"{_name(row)} {number(row['interrupts'])}" for row in hit[:8]]
+        end.append(f"interrupted: {', '.join(names)}")
+    end += [f"CPU time: {report['cpu_time_lost']['method']}", _source(report)]
+
+    one = report["processes"][0]["threads"] if report["pid"] and report["processes"] else None
+    tables = [
+        ("cause [Quell's mechanisms]", [_row(row, _cause(row)) for row in report["causes"]]),
+        (
+            "process, its main cause" if one is None else "thread, its main cause",
+            [_row(row, f"{_name(row):25}  {_main(row)}") for row in one or report["processes"]],
+        ),
+    ]
+    counts = [len(lines) for _, lines in tables]
+    if rows is not None:
+        counts = [min(count, rows) for count in counts]
+    else:
+        # Two lines each for a blank one and the header.
+        room = max(2, height - len(text) - len(end) - 2 * len(tables))
+        counts[0] = min(counts[0], max(room // 2, room - counts[1]))
+        counts[1] = min(counts[1], room - counts[0])
+    for (title, lines), count in zip(tables, counts):
+        if lines:
+            strong.append(_FORMAT.format("share", "interrupts/s", "shootdowns/s", title))
+            text += ["", strong[-1], *lines[:count]]
+    text = [line[:width] for line in [*text, *end]]
+    if not bold:
+        return text
+    return [f"\x1b[1m{line}\x1b[0m" if line in strong else line for line in text]
 
 
-def _table(*columns: str) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        left = column in ("cause", "process", "main cause", "who is interrupted")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    return table
+def _cause(row: Mapping[str, Any]) -> str:
+    return f"{row['title']} [{', '.join(row['mechanisms'])}]" if row["mechanisms"] else str(row["title"])
 
 
-def render(report: Mapping[str, Any], rows: int = 12, sentence: str | None = None) -> RenderableType:
-    """The tables, at most ``rows`` rows each, ending in ``sentence`` (the report's verdict)."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(headline(report), style="bold")]
-    if report["causes"]:
-        table = _table("shootdowns/s", "share", "total", "for ranges", "interrupts", "cause")
-        for row in report["causes"][:rows]:
-            table.add_row(
-                _rate(row["per_second"]),
-                percent(row["share"]),
-                number(row["shootdowns"]),
-                number(row["for_ranges"]),
-                number(row["interrupts"]),
-                Text(row["title"]),
-            )
-        parts.append(table)
-    if report["processes"]:
-        table = _table(
-            "shootdowns/s", "total", "for ranges", "interrupts", "CPUs each", "process", "main cause"
-        )
-        left = rows
-        for process in report["processes"]:
-            threads = process["threads"] if len(process["threads"]) > 1 else []
-            for depth, row in [(0, process), *((1, one) for one in threads[:3])]:
-                if left == 0:
-                    break
-                left -= 1
-                name = (
-                    f"  {row['comm']} [{row['tid']}]"
-                    if depth
-                    else f"{row['comm']} ({row['pid']})"
-                )
-                table.add_row(
-                    _rate(row["per_second"]),
-                    number(row["shootdowns"]),
-                    number(row["for_ranges"]),
-                    number(row["interrupts"]),
-                    _rate(row["cpus_per_shootdown"]),
-                    Text(name, style="dim" if depth else ""),
-                    Text(_main_cause(row)),
-                )
-        parts.append(table)
-    parts.append(Text(_received(report)))
-    who = report["receivers"]["processes"]
-    if who:
-        names = ", ".join(
-            f"{one['comm']} ({one['pid']}) {number(one['interrupts'])}" for one in who[:6]
-        )
-        parts.append(Text(f"interrupted: {names}"))
-    parts.append(Text(f"time lost: {report['cpu_time_lost']['method']}", style="dim"))
-    parts += [Text(text, style="dim") for text in source_lines(report)]
-    parts.append(Text(sentence or report["verdict"]["sentence"], style="bold"))
-    return Group(*parts)
-
-
-def _received(report: Mapping[str, Any]) -> str:
-    cpus = report["receivers"]["cpus"]
-    most = sorted(cpus.items(), key=lambda item: -item[1])[:_CPUS]
-    shown = sorted(most, key=lambda item: int(item[0]))
-    more = f" and {len(cpus) - _CPUS} more" if len(cpus) > _CPUS else ""
-    return "interrupts by CPU: " + ", ".join(f"{cpu}: {number(n)}" for cpu, n in shown) + more
+def _main(row: Mapping[str, Any]) -> str:
+    return CAUSES[next(iter(row["causes"]))]
