@@ -252,10 +252,8 @@ def test_launcher_on_a_machine_that_is_no_lab(tmp_path: Path, bare: Path) -> Non
         done = launch(tmp_path / "c", str(bare), *words)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("started -I -B -c ")
-        assert done.stdout.endswith(f" {repo_root()}/lab {' '.join(words)}
-")
-    assert launch(tmp_path / "c", str(bare)).stdout.endswith(f" {repo_root()}/lab
-")
+        assert done.stdout.endswith(f" {repo_root()}/lab {' '.join(words)}\n")
+    assert launch(tmp_path / "c", str(bare)).stdout.endswith(f" {repo_root()}/lab\n")
     assert not (tmp_path / "c").exists()
     # An option behind -- is not Quell's.
     assert "could not be installed" in launch(tmp_path / "c", str(bare), "compare", "--", "ls", "--help").stderr

@@ -485,6 +485,8 @@ bool __folio_order_underused(struct folio *folio)
 }
 
 #define FOLIO_ORDER_SPLIT_TRIES	4
+/* Folios of a queue that a run looks at: stock queues each new huge page, too. */
+#define FOLIO_ORDER_SPLIT_WALK	4096UL
 
 /* Migration may leave the flag set on a folio that is mapped as a whole. */
 static bool folio_order_mapped_in_part(struct folio *folio)
@@ -499,16 +501,21 @@ static void folio_order_take(struct folio *folio, void *batch)
 		folio_batch_add(batch, folio);
 }
 
-/* Split the partially mapped folios of a queue. Returns the failures. May sleep. */
-static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg)
+/*
+ * Split the partially mapped folios at the head of a queue. Returns the failures; *@rounds is at
+ * least the number of further runs that look at the rest. May sleep.
+ */
+static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg,
+					     unsigned long *rounds)
 {
-	unsigned long left, walked, failed = 0;
+	unsigned long count = deferred_split_count(nid, memcg), left, walked, failed = 0;
 	struct folio_batch batch;
 	struct folio *folio;
 
 	folio_batch_init(&batch);
+	*rounds = max(*rounds, count / FOLIO_ORDER_SPLIT_WALK);
 	/* A walk moves folios to the end, so the next round gets the others. */
-	for (left = deferred_split_count(nid, memcg); left; left -= walked) {
+	for (left = min(count, FOLIO_ORDER_SPLIT_WALK); left; left -= walked) {
 		walked = deferred_split_walk(nid, memcg, folio_order_take, &batch,
 					     min(left, folio_batch_space(&batch)));
 		if (!walked)
@@ -537,18 +544,19 @@ static unsigned int folio_order_split_tries;
 static void folio_order_split(struct work_struct *work)
 {
 	struct mem_cgroup *memcg = NULL;
-	unsigned long failed = 0;
+	unsigned long failed = 0, rounds = 0;
 	int nid;
 
 	for_each_node_state(nid, N_MEMORY) {
-		failed += folio_order_split_queue(nid, NULL);
+		failed += folio_order_split_queue(nid, NULL, &rounds);
 		while ((memcg = mem_cgroup_iter(NULL, memcg, NULL))) {
-			failed += folio_order_split_queue(nid, memcg);
+			failed += folio_order_split_queue(nid, memcg, &rounds);
 			cond_resched();
 		}
 	}
 	/* A holder of a reference may keep it for long; reclaim tries again. */
-	if (failed && folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES)
+	if ((failed || rounds) &&
+	    folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES + rounds)
 		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 

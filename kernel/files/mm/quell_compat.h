@@ -116,6 +116,18 @@ static inline void mm_prepare_for_swap_entries(struct mm_struct *mm)
 
 /* --- Large anonymous folios ------------------------------------------------------------ */
 
+#ifdef CONFIG_QUELL_WRITEOUT_BATCH
+/* The swap device of @type, in use or not; NULL if there never was one. */
+static inline struct swap_info_struct *quell_swap_info(int type)
+{
+#if QUELL_LINUX_6_12
+	return swp_swap_info(swp_entry(type, 0));
+#else
+	return READ_ONCE(swap_info[type]);
+#endif
+}
+#endif
+
 #ifdef CONFIG_QUELL_FOLIO_ORDER
 
 #if QUELL_LINUX_6_12

@@ -36,15 +36,16 @@
  *  - At most WRITEOUT_BATCH_MAX pages are locked, and those of one more folio.
  *    writeout_batch_due()
  *  - These locks cause no deadlock. Meanwhile reclaim only trylocks other folios. It blocks on the
- *    locks of anon_vma and i_mmap, in MMU notifiers, and on a per-CPU lock of swap allocation,
- *    under which a discard may run. No holder of these waits for a folio that reclaim can have:
+ *    locks of anon_vma and i_mmap, in MMU notifiers, and on a per-CPU lock of swap allocation.
+ *    No holder of these waits for a folio that reclaim can have:
  *    migrate_pages_batch(), which has hundreds locked, depends on that, too. The exception is
  *    radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with its
  *    own reclaim in stock.
  *  - No batch is locked while reclaim waits for longer: before the end of I/O (cgroup v1), a file
  *    system that releases or writes a folio, swap's own I/O, and cond_resched(). User space may
- *    have to carry out such I/O (nbd, FUSE), with its own memory in the batch.
- *    writeout_batch_unlock(), writeout_batch_due()
+ *    have to carry out such I/O (nbd, FUSE), with its own memory in the batch. Where a swap device
+ *    discards clusters, the allocation of swap space waits for that: then there is no batch.
+ *    writeout_batch_unlock(), writeout_batch_due(), writeout_batch_may_wait()
  *  - After the flush a folio is like an unmapped one of the list: isolated, with reclaim's
  *    reference. A fault maps it again without a wait for I/O. writeout_batch_fits() has the cases.
  *  - Each folio that was set aside is written or put back, also if the switch moves meanwhile.
@@ -70,6 +71,7 @@
 #include <linux/swap.h>
 #include <linux/vmstat.h>
 #include "internal.h"
+#include "quell_compat.h"
 #include "writeout_batch.h"
 
 #define CREATE_TRACE_POINTS
@@ -77,6 +79,30 @@
 
 /* Off until writeout_batch_register(). */
 DEFINE_STATIC_KEY_FALSE(writeout_batch_key);
+
+/**
+ * writeout_batch_may_wait - may the allocation of swap space wait for I/O?
+ *
+ * Any context.
+ *
+ * Return: true if a swap device discards the clusters that become free (swapon --discard=pages).
+ */
+bool writeout_batch_may_wait(void)
+{
+	struct swap_info_struct *si;
+	int type;
+
+	for (type = 0; type < MAX_SWAPFILES; type++) {
+		si = quell_swap_info(type);
+		/* Types are given out in order, and their structures stay. */
+		if (!si)
+			break;
+		if (data_race(si->flags & (SWP_USED | SWP_PAGE_DISCARD)) ==
+		    (SWP_USED | SWP_PAGE_DISCARD))
+			return true;
+	}
+	return false;
+}
 
 /**
  * writeout_batch_flush - flush, and unlock the folios of @batch

@@ -47,6 +47,7 @@ DECLARE_STATIC_KEY_FALSE(writeout_batch_key);
 struct folio *writeout_batch_next(struct writeout_batch *batch,
 				  struct list_head *ret_folios);
 void writeout_batch_flush(struct writeout_batch *batch);
+bool writeout_batch_may_wait(void);
 
 /*
  * @folio is locked, unmapped and dirty, and would be written now. Returns whether it was set aside:
@@ -55,7 +56,8 @@ void writeout_batch_flush(struct writeout_batch *batch);
 static inline bool writeout_batch_add(struct writeout_batch *batch, struct folio *folio)
 {
 	if (list_empty(&batch->unmapped) &&
-	    (!static_branch_likely(&writeout_batch_key) || !current->tlb_ubc.writable))
+	    (!static_branch_likely(&writeout_batch_key) || !current->tlb_ubc.writable ||
+	     writeout_batch_may_wait()))
 		return false;
 	if (!folio_test_swapbacked(folio))
 		return false;

@@ -271,15 +271,21 @@ static inline bool swap_off(enum swap which)
 	return ok;
 }
 
-static inline bool swap_on(enum swap which)
+/* @flags: further ones of swapon() */
+static inline bool swap_on_with(enum swap which, int flags)
 {
 	struct swap_device *swap = &swaps[which];
 
 	if ((which == LOOP ? find_loop(swap) : find_ram(swap)) &&
-	    !swapon(swap->path, SWAP_FLAG_PREFER | SWAP_FLAG_PRIO_MASK))
+	    !swapon(swap->path, SWAP_FLAG_PREFER | SWAP_FLAG_PRIO_MASK | flags))
 		return true;
 	forget_swap(swap);
 	return false;
+}
+
+static inline bool swap_on(enum swap which)
+{
+	return swap_on_with(which, 0);
 }
 
 static inline void on_alarm(int sig)

@@ -221,6 +221,12 @@ static inline long vm_counter(const char *name)
 	return counter_in("/proc/vmstat", name);
 }
 
+/* Does /proc/vmstat count flushes? Distributions leave CONFIG_DEBUG_TLBFLUSH out. */
+static inline bool counts_flushes(void)
+{
+	return vm_counter("nr_tlb_remote_flush") >= 0;
+}
+
 /* A gauge, with per-CPU deltas folded in. */
 static inline long vm_pages(const char *name)
 {

@@ -128,6 +128,11 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	unsigned long out, lost;
 	bool same;
 
+	if (!counts_flushes()) {
+		tap_skip("CONFIG_DEBUG_TLBFLUSH", "one flush, %s, %s, %s", swap_names[swap],
+			 kind_names[kind], on ? "on" : "off");
+		return;
+	}
 	fill_list(list, 1000);
 	set_switch(on);
 	companion_start(&c, list);
@@ -151,6 +156,38 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 		   kind_names[kind], on ? "on" : "off", flushes, batches, out, lost,
 		   same ? "" : ", not as they were");
 	munmap(list, HUGE);
+}
+
+/* --- Discards ------------------------------------------------------------ */
+
+#ifndef SWAP_FLAG_DISCARD_PAGES
+#define SWAP_FLAG_DISCARD_PAGES	0x40000
+#endif
+
+/* Where swap space may have to wait for a discard, no folio waits locked. */
+static void discards(void)
+{
+	uint64_t *list = map_list(PRIVATE);
+	struct companion c;
+	unsigned long out;
+	long batches;
+
+	if (!swap_on_with(LOOP, SWAP_FLAG_DISCARD | SWAP_FLAG_DISCARD_PAGES)) {
+		tap_skip("a loop device to swap to", "discards");
+		return;
+	}
+	fill_list(list, 1000);
+	companion_start(&c, list);
+	batches = vm_counter("writeout_batch_flush");
+	madvise(list, HUGE, MADV_PAGEOUT);
+	batches = vm_counter("writeout_batch_flush") - batches;
+	companion_stop(&c);
+	out = swapped(list);
+	tap_result(!batches && out > LIST * 9 / 10 && list_is(list, 1000),
+		   "discards: %ld batches, %lu of %d pages went out", batches, out, LIST);
+	munmap(list, HUGE);
+	if (!swap_off_in_time(LOOP))
+		die("swapoff");
 }
 
 /* --- DAMON --------------------------------------------------------------- */
@@ -572,7 +609,6 @@ int main(int argc, char **argv)
 			one_flush(swap, kind, false);
 			one_flush(swap, kind, true);
 		}
-		damon_pages_out(swap);
 		if (cgroup[0])
 			same_counts(swap);
 		else
@@ -581,6 +617,13 @@ int main(int argc, char **argv)
 			for (int kind = 0; kind < events[i].kinds; kind++)
 				beside(swap, kind, i);
 		tap_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
+	}
+	discards();
+	/* Last: it pages out the memory of others, too. */
+	for (int swap = 0; swap < SWAPS; swap++) {
+		if (swap_on(swap))
+			damon_pages_out(swap);
+		swap_off_in_time(swap);
 	}
 	return tap_end();
 }
