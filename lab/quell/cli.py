@@ -43,12 +43,12 @@ SUMMARY = "Compares stock Linux (6.12, 7.3) with Quell's memory-management chang
 COMMANDS = {
     "compare": Command(
         "quell.commands.compare",
-        "stock against Quell, on the standard workloads or on -- CMD ARG...",
+        "stock Linux against Quell, on the standard workloads or on -- CMD ARG...",
         takes_command=True,
     ),
     "sizes": Command(
         "quell.commands.sizes",
-        "large anonymous folios: each fixed size on stock, against Quell's own choice",
+        "large anonymous folios: each fixed size on stock Linux, against Quell's own choice",
     ),
     "run": Command(
         "quell.commands.run", "run -- CMD ARG... under the Quell kernel", takes_command=True
@@ -63,26 +63,26 @@ COMMANDS = {
     "figures": Command("quell.commands.figures", "the project's headline figures, measured here"),
     "ladder": Command(
         "quell.commands.ladder",
-        "the mechanisms switched on one at a time, beside what others published",
+        "the mechanisms switched on one at a time, beside published results",
     ),
     "build": Command("quell.commands.build", "build the stock and Quell kernels"),
-    "tree": Command("quell.commands.tree", "a git tree to work on the kernel part in"),
+    "tree": Command("quell.commands.tree", "a git tree for work on the kernel part"),
     "status": Command(
         "quell.commands.status",
-        "what the running Quell kernel does: switches, counters, parked memory",
+        "switches, counters and deferred pages of the running Quell kernel",
         uses_cache=False,
     ),
     "explain": Command(
         "quell.commands.explain",
-        "what a mechanism does and costs, when it helps, its switches and counters",
+        "a mechanism's effect, costs, benefits, switches and counters",
         uses_cache=False,
     ),
-    "export": Command("quell.commands.export", "the kernel part as patches: a git-am series, and one for all"),
+    "export": Command("quell.commands.export", "the kernel part as patches: a git-am series, and one roll-up patch"),
     "deb": Command("quell.commands.deb", "Debian packages of the Quell kernel, from your configuration"),
     "test": Command("quell.commands.test", "the checks"),
     "doctor": Command(
         "quell.commands.doctor",
-        "what is missing here, and the command that mends it",
+        "missing prerequisites, each with the command that fixes it",
         uses_cache=False,
     ),
     "man": Command("quell.commands.man", "the manual page", uses_cache=False),
@@ -94,13 +94,13 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, but errors are UsageErrors like all others, and say what an option takes."""
+    """argparse with UsageErrors, which also name the type of an option's value."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def print_help(self, file: Any = None) -> None:
-        # argparse's own ignores that it cannot be written.
+        # argparse's own ignores a failed write.
         print(self.format_help(), end="", file=file, flush=True)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -113,7 +113,7 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"{option}: '{arg_string}' is not a {what}")
 
     def stray(self, words: Sequence[str]) -> int | None:
-        """Where the first word is that belongs to no option; None without one, or behind an unknown option."""
+        """The index of the first word that belongs to no option; None without one, or behind an unknown option."""
         at = 0
         while at < len(words) and words[at].startswith("-"):
             option, equals, _ = words[at].partition("=")
@@ -140,7 +140,7 @@ def _check_stray(name: str, parser: _Parser, words: Sequence[str]) -> None:
 
 
 def _fill(parser: argparse.ArgumentParser, command: Command, module: Any) -> None:
-    """A command's arguments, and its help: what it does, its options, examples."""
+    """A command's arguments, and its help: description, options, examples."""
     parser.description = module.__doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.allow_abbrev = False
@@ -162,7 +162,7 @@ def whole_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
-    parser.add_argument("--version", action="store_true", help="print which Quell this is, and for which Linux")
+    parser.add_argument("--version", action="store_true", help="print Quell's version, and those of Linux")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help)
@@ -182,8 +182,8 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "./quell help COMMAND tells more. --quiet leaves out notes and progress. --version: which Quell this is.",
-            "Everything downloaded and built lies in $QUELL_CACHE, by default ~/.cache/quell.",
+            "./quell help COMMAND describes one. --quiet leaves out notes and progress. --version prints the version.",
+            "Downloads, builds and results are in $QUELL_CACHE, by default ~/.cache/quell.",
         ]
     )
 
@@ -239,11 +239,11 @@ def _run(argv: list[str]) -> int:
 
 
 class _OutputError(OSError):
-    """Standard output cannot be written; not for a pipe whose reader went away."""
+    """Standard output cannot be written; not raised for a closed pipe."""
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors are told from those of other files."""
+    """Standard output; its errors differ from those of other files."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -255,7 +255,7 @@ class _Output(io.FileIO):
 
 
 def checked(stdout: TextIO) -> TextIO:
-    """``stdout`` as ``main`` wants it, to be put in its place."""
+    """A replacement of ``stdout``, as ``main`` needs it."""
     raw = io.BufferedWriter(_Output(stdout.fileno(), "wb", closefd=False))
     return io.TextIOWrapper(raw, stdout.encoding, stdout.errors, line_buffering=stdout.isatty())
 
@@ -280,7 +280,7 @@ def _os_error(error: OSError) -> QuellError:
 
 
 def _discard_output() -> None:
-    """Nothing more reaches standard output; else Python complains at its end of what is left."""
+    """Discard standard output. Python would complain at exit about an unwritten rest."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -302,7 +302,7 @@ def main(argv: list[str]) -> int:
     def interrupt(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    # Being ended must clean up just as Ctrl-C does.
+    # SIGTERM and SIGHUP have to clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, interrupt)
@@ -328,7 +328,6 @@ def _reported(action: Callable[[], int]) -> int:
     except QuellError as error:
         return _report(error)
     except BrokenPipeError:
-        # The reader of our output went away; nothing more can reach it.
         _discard_output()
         return 1
     except _OutputError as error:

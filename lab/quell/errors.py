@@ -9,9 +9,9 @@ from pathlib import Path
 class QuellError(Exception):
     """Something failed; ``str(error)`` is one sentence for the user.
 
-    ``detail`` holds extra lines (a compiler's, a kernel's), ``log`` the file
-    with everything, ``exit_code`` what the process exits with (1: a check,
-    build or comparison failed).
+    ``detail`` holds extra lines (a compiler's, a kernel's), ``log`` the file with
+    the whole output, ``exit_code`` that of the process (1: a check, build or
+    comparison failed).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From the runs of all sides to a comparison: figures, verdicts, and the limits of both.
+"""Turn the runs of all sides into a comparison: figures, verdicts, and the limits of both.
 
-Verdicts go to the figures that matter in a workload, each side against the first. A count
+The figures that matter to a workload get verdicts, each side against the first. A count
 is judged per unit of work where the sides took the same time and did different work.
 """
 
@@ -25,8 +25,8 @@ Samples = Mapping[str, Sequence[counters.Sample]]
 OWN_MATTERS = ("shootdown_ipis", "flush_requests", "elapsed_s", "peak_memory_kb")
 # Times agree if their medians are within this share.
 _AGREE = 0.05
-# A command whose runs all last equally long, to this share and at least so many seconds, is
-# taken for one that runs for a fixed time.
+# A command runs for a fixed time if all its runs take equally long, to this share, and at
+# least so many seconds.
 _FIXED_TIME = 0.01
 _FIXED_S = 1.0
 # Pages of files reclaimed in a run that are many, and the share that has to be eligible.
@@ -150,8 +150,8 @@ def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | N
         if not plan.own or min(every) < _FIXED_S or max(every) - min(every) > _FIXED_TIME * min(every):
             return None
         return _Work(times, "s", (
-            "The command runs for a fixed time, and how much work it did is not known: counts are shown "
-            "per second and get no verdict. A line 'figure+ work N ops' in its output has them judged "
+            "The command runs for a fixed time, and its amount of work is not known: counts are shown "
+            "per second and get no verdict. With a line 'figure+ work N ops' in its output they are judged "
             "per unit of work."
         ))  # fmt: skip
     unit = re.sub(r"/(s|sec|second)$", "", figures[name]["unit"])
@@ -167,7 +167,7 @@ def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | N
     base, *others = samples
     same_time = [side for side in others if abs(time[side] - time[base]) <= _AGREE * time[base]]
     if not all(value > 0 for done in runs.values() for value in done):
-        note = f"Not every run says what work it did ({name}): counts are shown per second and get no verdict."
+        note = f"Not every run reports its work ({name}): counts are shown per second and get no verdict."
         return _Work(times, "s", note) if same_time else None
     if not any(abs(work[side] - work[base]) > stats.LEAST_SHARE * work[base] for side in same_time):
         return None
@@ -180,7 +180,7 @@ def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | N
 
 
 def _per_work(figures: dict[str, Any], samples: Samples, work: _Work) -> dict[str, str]:
-    """Adds the counts per unit of work; their names by those of the bare counts."""
+    """Add the counts per unit of work; their names by those of the bare counts."""
     names: dict[str, str] = {}
     for name in [n for n in figures if n in counters.EVENTS]:
         key = f"{name}_per_{work.unit}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell's mechanisms and what their documentation says of them in short.
+"""Quell's mechanisms, and the short sections of their documentation.
 
 The table in ``docs/switches.md`` lists them. Each has a section of five items
 (``KEYS``): "In short" on its own page ``docs/NAME.md``, or one under its name in
-``docs/switches.md``. Nothing of it is said again here.
+``docs/switches.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES = 24
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism: its name, whose it is, where it is documented, the items by ``KEYS``."""
+    """A mechanism: name, first publication, page of its documentation, items by ``KEYS``."""
 
     name: str
     whose: str
@@ -55,7 +55,7 @@ def _rows(docs: Path) -> list[tuple[str, str]]:
 
 
 def load(docs: Path | None = None) -> list[Mechanism]:
-    """All mechanisms. QuellError naming the page that lacks something."""
+    """All mechanisms. QuellError with the name of an incomplete page."""
     docs = docs or docs_dir()
     found = []
     for name, whose in _rows(docs):
@@ -80,7 +80,7 @@ def _stock() -> dict[str, bool]:
 
 
 def switched(value: str) -> dict[str, bool]:
-    """Which mechanisms ``quell=VALUE`` switches on, read as the kernel (mm/quell.c) reads it.
+    """The mechanisms that ``quell=VALUE`` switches on, as parsed by the kernel (mm/quell.c).
 
     UsageError for a word that names no mechanism.
     """
@@ -130,7 +130,7 @@ def screen(one: Mechanism) -> list[str]:
 
 
 def overview(all_: Sequence[Mechanism]) -> list[str]:
-    """Each with the first sentence of what it does, for ``./quell explain``."""
+    """Each with the first sentence of its ``Does`` item, for ``./quell explain``."""
     width = max(len(one.name) for one in all_) + 2
     lines = []
     for one in all_:

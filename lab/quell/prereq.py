@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The Debian packages that the lab needs, and how they get here."""
+"""The Debian packages that the lab needs, and their installation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from quell import proc, ui
 from quell.errors import QuellError, UsageError
 
-# apt-get gives up in a minute or so, and waits for another apt-get.
+# apt-get gives up after about a minute, and waits for another apt-get.
 APT_OPTIONS = (
     "-o", "Acquire::Retries=2",
     "-o", "Acquire::http::Timeout=20",
@@ -31,7 +31,7 @@ class Prerequisite:
     why: str
 
     def present(self) -> bool:
-        """Whether it is here."""
+        """Whether it is installed."""
         if self.need.startswith("/"):
             return Path(self.need).exists()
         return which(self.need) is not None
@@ -47,7 +47,7 @@ BUILD = (
     Prerequisite("perl", "perl", "builds the kernels, checkpatch"),
     Prerequisite("/usr/include/libelf.h", "libelf-dev", "builds the kernels' objtool"),
     Prerequisite("/usr/include/openssl/ssl.h", "libssl-dev", "builds the kernels"),
-    Prerequisite("ccache", "ccache", "makes the second kernel and rebuilds quick"),
+    Prerequisite("ccache", "ccache", "speeds up the second kernel and rebuilds"),
     Prerequisite("xz", "xz-utils", "unpacks the kernel source"),
     Prerequisite("cpio", "cpio", "builds the kernels"),
     Prerequisite("git", "git", "applies the hooks"),
@@ -76,8 +76,8 @@ TOOLS = (
     Prerequisite("cmake", "cmake", "builds llama.cpp"),
     Prerequisite("g++", "g++", "builds llama.cpp"),
 )
-COCCINELLE = (Prerequisite("spatch", "coccinelle", "looks for mistakes in the kernel files"),)
-SPARSE = (Prerequisite("sparse", "sparse", "reads the kernel files"),)
+COCCINELLE = (Prerequisite("spatch", "coccinelle", "checks the kernel files"),)
+SPARSE = (Prerequisite("sparse", "sparse", "checks the kernel files"),)
 FAULTS = (
     Prerequisite("dmsetup", "dmsetup", "makes disks fail"),
     Prerequisite("blockdev", "util-linux", "makes disks fail"),
@@ -89,7 +89,7 @@ PACKAGES = (
     Prerequisite("rsync", "rsync", "makes the Debian packages"),
     Prerequisite("depmod", "kmod", "makes the Debian packages"),
 )
-# What some options of the kernel's need on top.
+# Needed by some options of the kernel.
 BTF = (
     Prerequisite("pahole", "pahole", "makes the kernel's type information (BTF)"),
     Prerequisite("/usr/include/zlib.h", "zlib1g-dev", "builds the kernels' resolve_btfids"),
@@ -107,7 +107,7 @@ MODELS = (
     Prerequisite("spin", "spin", "checks the models"),
     Prerequisite("gcc", "gcc", "compiles spin's verifiers"),
 )
-# The report is looked at in it, in the tests only. Without fonts a browser draws no text.
+# For the tests of the report only. Without fonts a browser draws no text.
 BROWSER = (
     Prerequisite("chromium", "chromium", "tests the report in a browser"),
     Prerequisite("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf", "fonts-dejavu-core", "tests the report"),
@@ -116,13 +116,13 @@ ALL = BUILD + VM
 
 
 def which(program: str) -> str | None:
-    """The path of a program, looked for in the system folders of root too."""
+    """The path of a program, also from root's system folders."""
     path = os.environ.get("PATH", os.defpath)
     return shutil.which(program, path=f"{path}:/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def packages_need(options: Mapping[str, str]) -> list[Prerequisite]:
-    """What Debian packages of a kernel with these options need beyond ``BUILD``."""
+    """The prerequisites, beyond ``BUILD``, of Debian packages of a kernel with these options."""
     more = [item for name, items in OPTIONS.items() if options.get(name) == "y" for item in items]
     return [*PACKAGES, *dict.fromkeys(more)]
 
@@ -133,21 +133,21 @@ def missing(wanted: Sequence[Prerequisite] = ALL) -> list[Prerequisite]:
 
 
 def install_command(items: Iterable[Prerequisite]) -> str:
-    """The command line that installs them, as root."""
+    """The command line that installs ``items``, as root."""
     packages = " ".join(dict.fromkeys(item.package for item in items))
     return f"apt-get install --no-install-recommends {packages}"
 
 
 def ensure(wanted: Sequence[Prerequisite] = ALL) -> None:
-    """Install what is missing of ``wanted``; nothing to do costs no time."""
+    """Install the missing ones of ``wanted``."""
     install(missing(wanted))
 
 
 def install(items: Sequence[Prerequisite]) -> None:
     """Install the Debian packages of ``items``.
 
-    Asks on a terminal; as root without one says so and goes on. Raises
-    UsageError with the command to type when not root or when refused.
+    On a terminal the user is asked first; else a note is printed. UsageError with
+    the command to type without root or after a refusal.
     """
     if not items:
         return
@@ -172,14 +172,13 @@ def install(items: Sequence[Prerequisite]) -> None:
 
 
 def with_fresh_lists(action: Callable[[], None], failed: str) -> None:
-    """Do ``action``, which runs apt-get; if it fails, again with package lists from now.
+    """Do ``action``, which runs apt-get; after a failure, refresh the package lists and retry.
 
-    UsageError that says ``failed`` and, as far as apt-get says it, why.
+    UsageError with ``failed``, and the cause as far as apt-get reports it.
     """
     try:
         action()
     except QuellError:
-        # The lists may be missing or old.
         update_error = apt_update()
         try:
             action()
@@ -192,7 +191,7 @@ def with_fresh_lists(action: Callable[[], None], failed: str) -> None:
 
 
 def apt_get() -> str | None:
-    """The path of apt-get, None on a system without."""
+    """The path of apt-get; None on other systems."""
     return which("apt-get")
 
 
@@ -205,9 +204,9 @@ def _apt_install(packages: Sequence[str]) -> None:
 
 
 def apt_update() -> UsageError | None:
-    """Refresh apt's package lists; the error, if any, naming the network when it is that.
+    """Refresh apt's package lists; return the error, if any.
 
-    It is for the caller to raise: one broken list need not be the one that matters.
+    The caller decides about it: a broken list may be irrelevant.
     """
     ui.note("refreshing the package lists (apt-get update)")
     try:
@@ -240,7 +239,7 @@ _NETWORK_SIGNS = (
 
 
 def network_hint(output: str) -> str:
-    """What apt-get's output says of the cause, in a few words."""
+    """The cause in apt-get's output, in a few words."""
     text = output.lower()
     if any(sign in text for sign in _NETWORK_SIGNS):
         return "there is no network, or the package server does not answer"
@@ -248,4 +247,4 @@ def network_hint(output: str) -> str:
         return "it needs root"
     if "no space left" in text or "enough free space" in text:
         return "there is no disk space left"
-    return "apt-get says why"
+    return "see apt-get's messages"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a running Quell kernel says of itself: switches, counters since boot, parked memory.
+"""The state of a running Quell kernel: switches, counters since boot, deferred pages.
 
-Needs nothing but Python, so that it runs on a machine that is no lab.
+This module needs nothing but Python: it runs on machines without the lab.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class NotQuell(QuellError):
 
 @dataclass(frozen=True)
 class Status:
-    """What was read.
+    """The state.
 
     ``switches``: by mechanism, on or not. ``tunables``: by mechanism, its other
     readable files. ``counters``: Quell's in /proc/vmstat, since boot, in pages or
-    events. ``parked_kb``: KiB that wait in the lots, None without lazy unmap
+    events. ``parked_kb``: KiB on the deferred-free lists, None without lazy unmap
     flush. ``shootdown_ipis``: received since boot by all CPUs, None where
-    /proc/interrupts does not say. ``uptime_s``: seconds.
+    /proc/interrupts has no such line. ``uptime_s``: seconds.
     """
 
     release: str
@@ -78,7 +78,7 @@ class Status:
 
 
 def read(root: Path = Path("/")) -> Status:
-    """Read it below ``root``. NotQuell when the kernel is not Quell's."""
+    """Read the state below ``root``. NotQuell when the kernel is not Quell's."""
     release = _text(root / "proc/sys/kernel/osrelease") or "of unknown version"
     folder = root / SYSFS
     switches: dict[str, bool] = {}
@@ -114,7 +114,7 @@ def read(root: Path = Path("/")) -> Status:
 
 
 def _text(path: Path) -> str | None:
-    """A file's text; None when it cannot be read, as what is only for writing."""
+    """A file's text; None when it cannot be read, as with a write-only file."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -131,7 +131,7 @@ def _shootdowns(text: str) -> int | None:
 
 
 def describe(status: Status) -> list[str]:
-    """The status in words, a line each."""
+    """The status as lines of text."""
     up = f", up {ui.duration(status.uptime_s)}" if status.uptime_s is not None else ""
     lines = [f"Linux {status.release}{up}: a Quell kernel", ""]
     width = max(map(len, status.switches))
@@ -168,29 +168,29 @@ def _lazy(status: Status) -> list[str]:
     if parked is None or flushes is None:
         return []
     released = parked - get("nr_luf_parked", 0)
-    lines = [f"{_pages(parked)} went to the lot without a flush, {get('luf_migrate', 0):,} of them by migration"]
+    lines = [f"{_pages(parked)} were deferred without a flush, {get('luf_migrate', 0):,} of them by migration"]
     if released > 0:
         share = 100 * get("luf_release_aged", 0) / released
-        lines.append(f"{_pages(released)} were given back, {share:.0f} % of them without an interrupt to any CPU")
+        lines.append(f"{_pages(released)} were released, {share:.0f} % of them without an IPI")
     now = status.parked_kb
     if now is not None:
         lines.append(
-            f"parked now: {ui.size(now * 1024)}, which is available memory"
+            f"deferred now: {ui.size(now * 1024)}, which is available memory"
             if now
-            else "parked now: nothing"
+            else "deferred now: nothing"
         )
-    lines.append(f"{flushes:,} flushes served all of it")
+    lines.append(f"{flushes:,} flushes served all of them")
     if status.flushes_avoided:
         lines.append(
             f"flushes avoided in reclaim: up to {status.flushes_avoided:,} (stock flushes once for "
-            f"{STOCK_BATCH} folios; large folios make it fewer)"
+            f"{STOCK_BATCH} folios; with large folios fewer)"
         )
     lines.append(
         f"waited for a flush: {get('luf_write', 0):,} opens for writing and write faults; "
-        f"{get('luf_kept', 0):,} folios stayed"
+        f"{get('luf_kept', 0):,} folios were not freed"
     )
     if not status.switches["luf"]:
-        lines.append("it is switched off: reclaim and migration flush as stock Linux does")
+        lines.append("switched off: reclaim and migration flush as in stock Linux")
     return lines
 
 
@@ -201,4 +201,4 @@ def _runs(status: Status) -> list[str]:
         return []
     if not runs:
         return ["no large folio was unmapped in a run"]
-    return [f"{pages:,} page table entries were taken away in {runs:,} runs, {pages / runs:.1f} at a time"]
+    return [f"{pages:,} page table entries were cleared in {runs:,} runs, {pages / runs:.1f} at a time"]

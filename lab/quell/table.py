@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Results as tables for people: one row per figure, or one per side where there are many sides."""
+"""Results as text tables: one row per figure, or one per side where there are many sides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STYLES = {stats.BETTER: "green", stats.WORSE: "red"}
 _MARKS = {stats.BETTER: " +", stats.WORSE: " -"}
 _PUBLISHED_STYLES = {"agrees": "green", "opposite": "red"}
-# More sides have a row each, and only the first figures a column.
+# With more sides, each has a row, and only the first figures have a column.
 _WIDE = 3
 _COLUMNS = 5
 
@@ -32,12 +32,12 @@ def span(side: Mapping[str, Any] | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio; "-" when there is none (something against nothing)."""
+    """A ratio; "-" when there is none (the base is 0)."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def label(figure: Mapping[str, Any]) -> str:
-    """A figure's title with its unit, and which way is better if that is more."""
+    """A figure's title with its unit, and "more is better" where that holds."""
     title: str = figure["title"]
     unit = "" if figure["unit"].lower() in ("", *title.lower().split("_")) else f", {figure['unit']}"
     return title + unit + (" (more is better)" if figure["better"] == "more" else "")
@@ -134,7 +134,7 @@ def _by_side(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> Table:
 
 def _print_published(result: Mapping[str, Any], out: Console) -> None:
     titles = {n: label(f) for c in result["comparisons"] for n, f in c["figures"].items()}
-    out.print("What others published, on their machines, and what is measured here", style="bold")
+    out.print("Published results, on the authors' machines, beside the results here", style="bold")
     table = _table("", "measured here", "CPUs", "theirs", "ours", "direction")
     sources = []
     for at, row in enumerate(result["published"], 1):
@@ -146,17 +146,17 @@ def _print_published(result: Mapping[str, Any], out: Console) -> None:
         direction = _text(row["direction"], _PUBLISHED_STYLES.get(row["direction"], ""))
         title = titles.get(row["figure"], row["figure"])
         table.add_row(f"[{at}]", f"{row['workload']}: {title}", str(row["cpus"]), *both, direction)
-        # A work once, then the conditions of its figures, and why ours differ.
+        # Each source once, then the conditions of its figures, and reasons for differences.
         sources += [f"{row['source']}; here: {row['from']} -> {row['to']}", f"  [{at}] {row['conditions']}"]
         sources += [f"       differs: {row['why']}"] * bool(row["why"])
     out.print(table)
-    out.print("Theirs, the rungs that stand for them here, and why ours may differ:")
+    out.print("Their sources, the matching rungs here, and reasons for differences:")
     for line in dict.fromkeys(sources):
         out.print(line, soft_wrap=True)
 
 
 def print_claims(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
-    """The project's figures: what is claimed, what was measured, whether it holds."""
+    """The project's figures: claim, measurement, verdict."""
     table = _table("workload", "guest", "figure", "claim", "base", "other", "ratio", "")
     for row in rows:
         odd = "; ".join(side.partition("=")[2] for side in row["sides"] if "," in side)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which Quell this is: the repository's state, and its kernel part."""
+"""The version of Quell: the repository's state, and its kernel part."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ UNKNOWN = "unknown"
 
 
 def between_releases() -> bool:
-    """Whether git says that this is not RELEASE as it was tagged (v0.9.0)."""
+    """Whether git's state differs from the tag of RELEASE (v0.9.0)."""
     return quell() not in (UNKNOWN, f"v{RELEASE}")
 
 
 def line() -> str:
-    """What ``--version`` prints: the release, and the versions of Linux that it follows."""
+    """The line of ``--version``: the release, and its versions of Linux."""
     from quell.source import VERSIONS
 
     return f"quell {RELEASE} (Linux {', '.join(f'{linux}.y' for linux in VERSIONS)})"
 
 
 def series_hash(kernel: Path | None = None) -> str:
-    """A hash of everything in kernel/ (patches, files, configs): what makes Quell Quell."""
+    """A hash of all files in kernel/ (patches, files, configs)."""
     folder = kernel or repo_root() / "kernel"
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
@@ -40,7 +40,7 @@ def series_hash(kernel: Path | None = None) -> str:
 
 
 def quell() -> str:
-    """What git calls the repository's state (with "-dirty" if edited), or UNKNOWN."""
+    """Git's name of the repository's state (with "-dirty" if edited), or UNKNOWN."""
     try:
         done = proc.run(["git", "-C", repo_root(), "describe", "--always", "--dirty", "--tags"], timeout=30, check=False)
     except QuellError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Build the stock kernel, the Quell kernel or both, or one for checks, as other commands need them.
+"""Build the stock kernel, the Quell kernel or both, or a kernel for checks.
 
-Finished kernels in the cache are reused. Prints, for each kernel, its
-name, its release and the path of its image.
+Finished kernels in the cache are reused. Other commands build their kernels
+themselves. The output has a line for each kernel: name, release, path of the image.
 """
 
 from __future__ import annotations

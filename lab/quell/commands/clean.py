@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Free the cache: kernel source, builds, compiler cache, data and logs.
 
-Kept, unless --all is given: the results of comparisons, which cannot be
-fetched or built again, and the Python environment (270 MB), which the next
-command needs at once.
+Two parts stay unless --all is given. The results of comparisons cannot be fetched
+or built again. The next command needs the Python environment (270 MB) at once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Remove, and say how much that freed."""
+    """Remove, and print the freed size."""
     cache = Cache()
     if not cache.root.is_dir():
         print(f"nothing to clean: there is no {cache.root}")

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Stock Linux against Quell: the standard workloads, or your own command after --.
+"""Compare stock Linux with Quell on the standard workloads, or on your own command after --.
 
-Installs what is missing, builds the kernels (later calls reuse them), and runs
-everything in VMs on the host's root file system: reads go through, writes are
-discarded. Runs alternate, each in a fresh VM. Files that the command reads should
-be given with --data: the guest's root is 9p, where lazy unmap flush does not apply.
+The first call installs missing packages and builds both kernels; later calls reuse
+them. All runs alternate, each in a fresh VM on the host's root file system: reads
+go through, writes are discarded. Give the files that your command reads with
+--data: the guest's root is 9p, where lazy unmap flush does not apply.
 
-With --here the command runs on this machine, which has to run a Quell kernel:
-by turns with Quell's mechanisms off and on.
+With --here the command runs on this machine, which has to run a Quell kernel.
+Runs alternate between Quell's mechanisms off and on.
 
-A side is NAME=KERNEL[,PARAMETER...]: stock or quell (of --kernel's Linux, or of
-another as in stock-7.3) or the folder of a Linux tree, boot parameters, and
-settings that are written before the command starts, such as
+A side is NAME=KERNEL[,PARAMETER...]. KERNEL is stock or quell (of --kernel's Linux,
+or of another as in stock-7.3) or the folder of a Linux tree. PARAMETER is a boot
+parameter, or a setting that is written before the command starts, such as
 /sys/kernel/mm/lru_gen/enabled=0. The first side is the base of ratios and verdicts.
 
 Your command may print figures of its own, one a line: "figure NAME VALUE UNIT"
@@ -58,19 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser, name: str = "compare") -> Non
         side = "a side to compare, two or more; a word without = belongs to the parameter before it"
         add("--side", **many, metavar=sides.FORM, help=side)
         add_data(parser)
-        add("--here", **switch, help="run your command on this machine, which runs a Quell kernel")
+        add("--here", **switch, help="run your command on this machine; it has to run a Quell kernel")
         add("--keep-caches", **switch, help="with --here, do not drop the page cache before each run")
         add("--timeout", type=float, default=600, metavar="S", help="seconds for a run of your command (600)")
     add("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    add("--deterministic", **switch, help="guest instructions as the clock, data on a RAM disk: slow, repeatable")
+    add("--deterministic", **switch, help="clock of guest instructions, data on a RAM disk: slow, repeatable")
     add("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """The options that give a guest disks and swap."""
-    data = "a file or folder on a disk of its own, at the same path in the guest; FS is ext4 (the default), "
+    data = "copy a file or folder to a disk of the guest, at the same path; FS is ext4 (the default), "
     data += "xfs, btrfs, f2fs, erofs or squashfs; may be repeated"
-    disk = "an image or block device as it is: /dev/vda, then /dev/vdb ...; writes are discarded"
+    disk = "attach an image or block device: /dev/vda, then /dev/vdb ...; writes are discarded"
     for option, form, text in (("--data", "PATH[:FS]", data), ("--disk", "IMAGE-OR-DEVICE", disk)):
         parser.add_argument(option, action="append", default=[], metavar=form, help=text)
     swap = "swap of half the guest's memory, on a RAM disk, on zram, or on a RAM disk through zswap"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Print a shell's completion for quell and ./quell: its commands, options and their values.
+"""Print shell completion for quell and ./quell: commands, options and their values.
 
-For one shell, put `eval "$(./quell completion bash)"` into it; for all, write it
-to where the shell looks.
+For one shell, run `eval "$(./quell completion bash)"` in it. For all shells, write
+the output to the shell's completion folder, as in the examples.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _SHELLS = {"bash": "quell.bash", "zsh": "_quell"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("shell", nargs="?", choices=list(_SHELLS), help="whose completion")
+    parser.add_argument("shell", nargs="?", choices=list(_SHELLS), help="the shell")
     parser.add_argument(
         "--write", action="store_true",
-        help="make the files in lab/share anew, the manual page too (after a change of options)",
+        help="update the files in lab/share, with the manual page (after a change of options)",
     )  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print it, or make it anew."""
+    """Print it, or update it."""
     if args.write:
         print("\n".join(map(str, shipped.write())) or "lab/share is up to date")
         return 0

@@ -2,11 +2,11 @@
 """Build Debian packages (linux-image, linux-headers) of the Quell kernel from your own configuration.
 
 FILE is a kernel configuration (.config, gzipped or not); `running` takes the
-running kernel's, from /boot or /proc/config.gz. Quell's options are added, the
-rest is as it was, as far as this Linux has it; what was changed is said. The
-release gets the suffix -quell. The packages come out the same, byte by byte,
-from the same source and configuration. They are not signed. Prints a line for each:
-path, size and SHA-256.
+running kernel's, from /boot or /proc/config.gz. Quell's options are added. All
+other options stay, as far as this Linux has them; changes are listed. The release
+gets the suffix -quell. The same source and configuration give the same packages,
+byte by byte. They are not signed. The output has a line for each package: path,
+size and SHA-256.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", required=True, metavar="FILE|running", help="the configuration to start from"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", default=Path(), help="where to (default: here)"
+        "-o", "--output", type=Path, metavar="DIR", default=Path(), help="folder of the packages (default: here)"
     )
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument(
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     kinds = " ".join(p.path.name.split("_")[0] for p in made.packages)
     ui.note(f"to install, as root: apt install {names}")
     ui.note(
-        f"then boot {made.release}; the kernels you have stay in the boot menu. Back: choose one of them there "
-        f"and apt remove {kinds}. Without removing: quell=off on the kernel's command line is stock Linux"
+        f"then boot {made.release}; your kernels stay in the boot menu. To go back: boot one of them, "
+        f"and apt remove {kinds}. Without removal: quell=off on the kernel's command line is stock Linux"
     )
     return 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""List what is here and what is missing, with the command that mends it.
+"""Check the prerequisites; each missing one comes with the command that fixes it.
 
-Exits with 0 when nothing that is needed is missing, else with 2. What the
-other commands fetch or build by themselves (source, kernels) is listed, but
-is not an error. --json prints one object: schema, ok, and checks, a list of
-{name, state, detail, mend}, state being ok, missing or pending.
+The exit code is 0 if every prerequisite is here, else 2. Other commands fetch or
+build the source and the kernels when they need them: these are listed as pending,
+and are no error. --json prints one object: schema, ok, and checks, a list of
+{name, state, detail, mend}. The state is ok, missing or pending; mend is the command.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
 SCHEMA = "quell-doctor/1"
-# Bytes of memory: two guests' worth besides the compiler.
+# Bytes: two guests and the compiler.
 _MEMORY = 3_000_000_000
 _KVM = Path("/dev/kvm")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line: ``state`` is ok, missing (needed, and only the user can mend it) or pending."""
+    """One line: ``state`` is ok, missing (needed, and only the user can fix it) or pending."""
 
     name: str
     state: str
@@ -77,16 +77,16 @@ def _workloads() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    """What only ./quell deb needs: no error."""
+    """Prerequisites of ./quell deb alone: no error."""
     lacking = [item for item in (*prereq.PACKAGES, *prereq.BTF) if not item.present()]
     if lacking:
-        detail = "installed when ./quell deb first needs it"
+        detail = "installed when ./quell deb first needs them"
         if btf := [item.package for item in lacking if item in prereq.BTF]:
             detail += f"; {' and '.join(btf)} for a configuration with BTF (DEBUG_INFO_BTF), as distributions have it"
         command = prereq.install_command(lacking)
         yield Check("packages", "pending", detail, command if os.geteuid() == 0 else f"sudo {command}")
     else:
-        yield Check("packages", "ok", "what makes Debian packages is here")
+        yield Check("packages", "ok", "the tools for Debian packages are here")
 
 
 def _python() -> Iterator[Check]:
@@ -151,7 +151,7 @@ def _accelerator(cache: Cache) -> Iterator[Check]:
         answer = json.loads(probes[-1].read_text())
         detail = f"{answer['name']}: {answer['reason']}"
     else:
-        detail = "/dev/kvm opens; the first boot tells whether a guest runs"
+        detail = "/dev/kvm opens; the first boot tests a guest"
     yield Check("accelerator", "ok", detail)
 
 
@@ -160,12 +160,12 @@ def _no_access(status: os.stat_result, emulated: str) -> tuple[str, str]:
     try:
         user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(status.st_gid)
     except KeyError:  # in a container
-        return f"{_KVM} is here, but may not be opened; {emulated}", f"sudo chmod a+rw {_KVM}"
+        return f"{_KVM} is here, without access; {emulated}", f"sudo chmod a+rw {_KVM}"
     name = group.gr_name
     if status.st_mode & 0o060 != 0o060:
         return f"{_KVM} is here, but its group {name} may not open it; {emulated}", f"sudo chmod g+rw {_KVM}"
     if user in group.gr_mem:
-        return f"{_KVM} is here, but this session is older than {user}'s place in the group {name}", "log in again"
+        return f"{_KVM} is here, but this session began before {user} joined the group {name}", "log in again"
     detail = f"{_KVM} is here, but {user} is not in the group {name}; {emulated}"
     return detail, f"sudo usermod -aG {name} {user}, then log in again"
 

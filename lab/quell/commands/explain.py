@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a mechanism does and costs, when it helps, its switches and counters, in one screen.
+"""Describe a mechanism in one screen: effect, costs, benefits, switches and counters.
 
-Without a name: which there are. Printed is what the mechanism's page in docs/
-says in short.
+Without a name, all mechanisms are listed. The text is from the mechanism's page in docs/.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
     known = mechanisms.load()
     if args.mechanism is None:
         print("\n".join(mechanisms.overview(known)))
-        print("\n./quell explain NAME tells more; ./quell status shows those of the running kernel.")
+        print("\n./quell explain NAME describes one; ./quell status shows those of the running kernel.")
         return 0
     for one in known:
         if one.name == args.mechanism:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the kernel part as patches for a Linux tree: a series for git am, and one roll-up patch.
 
-One commit per patch of kernel/hooks/VERSION, with the new files that belong to it; any
-first part of the series builds. The patches are made for Debian's source or the
-tree that is given, and signed with git's user.name and user.email.
+Each patch of kernel/hooks/VERSION is a commit, with the new files that belong to it.
+The tree builds after every patch. The patches apply to Debian's source, or to the
+tree given with --kernel. Signed-off-by has git's user.name and user.email.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
         print(args.dir / name)
     if who is None:
         ui.note(
-            "the patches have no Signed-off-by, as git here has no user.name and user.email"
+            "the patches have no Signed-off-by: git here has no user.name and user.email"
         )
     ui.note(f"to apply the series: git am {args.dir}/0*.patch; all at once: patch -p1 with the last")
     return 0

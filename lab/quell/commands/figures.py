@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The figures that this project claims, measured here: stock and Quell in one go.
+"""Measure the project's claims on this machine: stock and Quell by turns.
 
-Exits with 1 if one of them does not hold. They are listed in figures.toml.
+figures.toml lists the claims. The exit code is 1 if one of them does not hold.
 With --page nothing is measured: the newest kept results go to a page.
 """
 
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
     """Measure and judge every group; 1 if a claim does not hold."""
     if args.page:
         made, total = figures_page.update(args.page, presets.groups(args.groups), Cache())
-        print(f"{args.page}: {made} of {total} sections made anew")
+        print(f"{args.page}: {made} of {total} sections updated")
         return 0
     rows = []
     environments = {}

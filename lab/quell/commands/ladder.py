@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Switch the mechanisms on one at a time: the literature's table, on this machine.
+"""Measure the mechanisms one at a time, beside published results.
 
-The same Quell kernel with none of its mechanisms, then with one more on each
-rung, and stock Linux beside them. Runs of the rungs alternate. What others
-published of each mechanism stands beside what is measured here, with its source
-and conditions; docs/ladder.md says how to read it.
+The first rung is the Quell kernel with all mechanisms off. Each further rung has
+one more; the last is stock Linux. Runs of the rungs alternate. Published results
+of each mechanism are listed with their source and conditions: docs/ladder.md.
 """
 
 import argparse

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kept results as one HTML file, with tables and plots, that needs no network.
+"""Write the kept results to one HTML file, with tables and plots. It needs no network.
 
-Without RESULT: the newest result of compare, of ladder and of ladder --scale, as far
-as they exist. RESULT is a folder, a file, or the name of a folder in the cache; several
-may be named.
+Without RESULT, the page has the newest results of compare, ladder and ladder --scale.
+RESULT is a folder, a file, or the name of a folder in the cache. It may be repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", nargs="*", metavar="RESULT", help="these results (the newest)")
     parser.add_argument(
         "--output", "-o", type=Path, default=Path(DEFAULT), metavar="FILE",
-        help=f"where the page goes, - for standard output ({DEFAULT})",
+        help=f"file of the page, - for standard output ({DEFAULT})",
     )  # fmt: skip
 
 
@@ -48,11 +47,11 @@ def _check(file: Path) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Read everything, then write the page, whole or not at all."""
-    # jinja2 and what the charts need are only imported here.
+    # jinja2 and the charts' libraries are imported by this command only.
     from quell.report import page
 
     to_stdout = str(args.output) == "-"
-    # A link stays; what it names is replaced.
+    # A link stays; its target is replaced.
     target = args.output.resolve()
     if not to_stdout:
         _check(target)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs one command under the Quell kernel, in a VM on the host's root file system.
+"""Run one command under the Quell kernel, in a VM on the host's root file system.
 
-Reads go through, writes are discarded. Interactive when stdin is a terminal
-(Ctrl-A X ends the VM); without a command it is a shell. Its exit code is ours.
+Reads go through, writes are discarded. The VM is interactive if stdin is a terminal
+(Ctrl-A X ends it). Without a command, a shell starts. The exit code is the command's.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Large anonymous folios: each fixed size on stock Linux, against Quell's own choice.
+"""Compare fixed sizes of anonymous folios on stock Linux with Quell's own choice.
 
-A fixed size is what an administrator can set on stock Linux, in
-/sys/kernel/mm/transparent_hugepage/hugepages-SIZEkB/enabled. Ratios are to stock
-with single pages, as it is by default. Of Quell only large folios are on. Other
-sides, with --side of compare: ./quell compare -w fault --side ...
+An administrator can set a fixed size on stock Linux, in
+/sys/kernel/mm/transparent_hugepage/hugepages-SIZEkB/enabled. Ratios are to stock's
+default, single pages. On Quell only large folios are switched on. For other sides,
+use compare: ./quell compare -w fault --side ...
 """
 
 from functools import partial

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the running Quell kernel does: its switches, counters since boot and parked memory, in words.
+"""Show the running Quell kernel's switches, its counters since boot, and deferred pages.
 
-Runs on the machine that runs the kernel, with nothing installed but Python.
-Exits with 1 if the running kernel is not Quell's. What each mechanism is:
-./quell explain.
+Start it on the machine that runs the kernel; Python is enough. The exit code is 1
+if the running kernel is not Quell's. ./quell explain describes each mechanism.
 """
 
 from __future__ import annotations

@@ -1,28 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run the checks, part after part: lab, report, checkpatch, export, w1, models, kunit, vm, own.
+"""Run the checks, part after part. The last line is `N passed, N failed, N skipped`.
 
-lab is the lab's own tests and types, report the page of ./quell report in a
-browser, checkpatch and w1 the kernel part's style and warnings, export the series
-of ./quell export applied with git am, models its protocol checked with spin,
-kunit its unit tests in a VM, vm what only booted kernels show, own the user's own
-data and compare --here in a VM. Only where they are
-named, or with --full: torture, the selftests and lazy unmap flush under attack on
-the debug kernel; mutants, the same with each mutation of that kernel,
-which has to be caught; selftests, Linux's own, whose results have to be the same
-on stock and on Quell; builds, in which Quell is compiled in many configurations,
-without a warning that stock does not have; coccinelle, Linux's semantic checks of
-Quell's files; stress, stress-ng's memory stressors on both; faults, failing
-allocations, disks, CPUs, memory and power under load; programs, databases, git and
-gcc under memory pressure on both; deb, the packages of ./quell deb, built twice,
-compared, installed and booted; distro, Debian's own configuration built by the
-same code, booted from an initramfs and measured; sanitizers, kernels that look for
-data races, undefined behaviour and leaks; fuzz, random memory calls (trinity), and
-selftests with random arguments amid random events, on the debug kernel (--seed
-repeats them).
-With --full, those parts that have a long form take it; --resume leaves out what
-passed before with the same inputs, according to a record (--record).
-The output of a part that failed is printed.
-The last line is `N passed, N failed, N skipped` over all parts.
+The default parts:
+  lab         the lab's own tests and types
+  report      the page of ./quell report in a browser
+  checkpatch  the style of the kernel part
+  export      the series of ./quell export, applied with git am
+  w1          warnings of the kernel part with W=1
+  models      the protocols, checked with spin
+  kunit       unit tests of the kernel part, in a VM
+  vm          checks of booted kernels
+  own         your own data, and compare --here, in a VM
+
+Parts that need --only or --full:
+  torture     selftests and attacks on lazy unmap flush, on the debug kernel
+  mutants     mutations of the debug kernel: each has to be caught
+  selftests   Linux's own: stock and Quell have to agree
+  builds      many configurations: no warning that stock does not have
+  coccinelle  Linux's semantic checks of Quell's files
+  stress      stress-ng's memory stressors on both kernels
+  faults      fault injection under load: allocations, disks, CPUs, memory, power
+  programs    databases, git and gcc under memory pressure on both kernels
+  fuzz        random memory calls (trinity) and events; --seed repeats them
+  sanitizers  kernels that detect data races, undefined behavior and leaks
+  deb         the packages of ./quell deb: built twice, installed, booted
+  distro      Debian's own configuration: built, booted, measured
+
+--full takes the long form of parts that have one. --resume leaves out parts that
+passed with the same inputs (--record). The output of a failed part is printed.
 """
 
 from __future__ import annotations
@@ -89,29 +94,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--full", action="store_true",
-        help="the long form: 100 million reads in torture, 10 million shootdowns in vm, each first part "
-        f"of the exported series compiled, and {', '.join(EXTRA)}",
+        help="the long form: 100 million reads in torture, 10 million shootdowns in vm, the exported series "
+        f"compiled after every patch, and {', '.join(EXTRA)}",
     )
     parser.add_argument(
         "--build",
         metavar="NAME",
         action="append",
         default=[],
-        help="of builds, only this configuration (may be repeated; implies --only builds)",
+        help="only this configuration of builds (may be repeated; implies --only builds)",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="of fuzz, the seed to begin with (random without it)"
+        "--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)"
     )
     parser.add_argument(
         "--resume", action="store_true",
-        help="do not run parts again that passed with the same files of this repository",
+        help="leave out parts that passed with the same files of this repository",
     )
     parser.add_argument(
         "--record", type=Path, metavar="FILE",
-        help="keep how each part went in this file, a table, not in the cache; --resume reads it",
+        help="keep the result of each part in this file, not in the cache; --resume reads it",
     )
     parser.add_argument(
-        "--junit", type=Path, metavar="FILE", help="write what ran, failed and was skipped as JUnit XML"
+        "--junit", type=Path, metavar="FILE", help="write all results as JUnit XML"
     )
     parser.add_argument("--ktap", type=Path, metavar="FILE", help="the same as KTAP")
 
@@ -155,7 +160,7 @@ def main(args: argparse.Namespace) -> int:
         args.only = [*(args.only or ()), "builds"]
     summary.prepare((args.junit, args.ktap, args.record), args.junit is not None, cache)
     record = summary.Record(cache, args.record, args.full)
-    # Before any of them runs: what changes meanwhile has not been tested.
+    # Before any part runs: a file that changes meanwhile has not been tested.
     keys = {name: summary.inputs(name) for name in PARTS}
     parts: list[summary.Part] = []
     for name in PARTS:
@@ -184,7 +189,7 @@ def main(args: argparse.Namespace) -> int:
         )
         if not args.build:
             record.write(parts[-1], keys[name])
-        # After each part: what ran is known even if the next one is interrupted.
+        # After each part: the next one may be interrupted.
         _write(parts, args)
     _write(parts, args)
     passed, failed, skipped = (

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Make a git tree to work on Quell's kernel part in, or take its changes back.
+"""Make a git tree for work on Quell's kernel part, or write its changes back.
 
-The tree's first commit is the pristine source; Quell lies on top,
-uncommitted, so that `git diff` there shows what Quell is. Edit it, then
---refresh writes the changes back into kernel/files and kernel/hooks: new
-files as they are, an edit of a Linux file into the last patch of the series
-that touches the file. Run again without --refresh, it brings an unedited tree
-up to date with kernel/.
+The tree's first commit is the pristine source. Quell lies on top, uncommitted:
+`git diff` there shows all of Quell. After your edits, --refresh writes them back
+into kernel/files and kernel/hooks. A new file is copied. An edit of a Linux file
+goes into the last patch of the series that touches the file. Without --refresh, an
+unedited tree is brought up to date with kernel/.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("dir", nargs="?", type=Path, metavar="DIR", help="default: linux, or linux-7.3 with --kernel 7.3")
+    parser.add_argument("dir", nargs="?", type=Path, metavar="DIR", help="default: linux; linux-7.3 with --kernel 7.3")
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument("--refresh", action="store_true", help="write DIR's changes into kernel/")
     parser.add_argument(
