@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Building the kernels: stock and Quell, from the same source, incrementally.
+"""Incremental builds of the kernels: stock and Quell, from the same source.
 
-Each kernel has a folder in the cache's work folder: ``src``, hard links to the
-pristine source with Quell's files written over, and in it ``obj``, the O=
-directory, kept between builds. With the objects inside the source every path
-that the compiler sees is relative and the same for both kernels, so the
-compiler cache serves one with the other's work, and images are reproducible.
+Each kernel has a folder in the cache's work folder. Its ``src`` has hard links to the
+pristine source, with Quell's files written over; ``src/obj``, the O= directory, is
+kept between builds. With the objects inside the source all paths of the compiler are
+relative. So both kernels share the compiler cache, and images are reproducible.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from quell.paths import Cache, atomic_dir, require_space, write_atomic
 from quell.sides import KERNELS as KERNELS_OF_SIDES, Side
 from quell.source import DEFAULT, VERSIONS, Source, get_source, linux_of, user_tree
 
-# Raised when finished kernels of an older lab can no longer be used.
+# Raised when finished kernels of an older lab become unusable.
 _FORMAT = 1
 _BUILD_SPACE = 2_500_000_000
 # Compiler and linker steps of the lab's configuration, until a build has counted them.
 _STEPS = 1860
-# The same image each time, and the compiler cache need not see the clock.
+# A fixed time: images are reproducible, and the compiler cache is independent of the clock.
 BUILT_AT = datetime(2024, 11, 17, 22, 15, tzinfo=UTC)
 REPRODUCIBLE = (
     f"KBUILD_BUILD_TIMESTAMP={BUILT_AT:%a %b %d %H:%M:%S} UTC {BUILT_AT:%Y}",
@@ -45,7 +44,7 @@ REPRODUCIBLE = (
     "KBUILD_BUILD_HOST=quell",
 )
 _STEP = re.compile(r"^  (?:HOST)?(?:CC|AS|LD|AR)(?: |$)")
-# What a user's environment must not change.
+# Variables of the user's environment that must not reach make.
 _UNSET = (
     "ARCH", "CROSS_COMPILE", "LLVM", "MAKEFLAGS", "MFLAGS", "KCFLAGS", "KAFLAGS", "KCPPFLAGS",
     "KBUILD_OUTPUT", "KBUILD_CFLAGS", "KCONFIG_CONFIG", "KBUILD_EXTMOD", "CFLAGS", "CPPFLAGS",
@@ -55,7 +54,7 @@ _UNSET = (
 
 @dataclass(frozen=True)
 class Spec:
-    """What a kernel is made of: config fragments in order, and whether Quell is applied."""
+    """The parts of a kernel: config fragments in order, and whether Quell is applied."""
 
     fragments: tuple[str, ...]
     quell: bool
@@ -76,10 +75,10 @@ KERNELS = {
     "stock-kunit": Spec((*_STOCK, "kunit.config"), False),
     "quell-kunit": Spec((*_QUELL, "kunit.config"), True),
 }
-# Those of trees that a side named, in this process.
+# The kernels of trees that a side of this process names.
 _TREES: dict[str, Spec] = {}
-# NAME-ext4 is the kernel NAME without other file systems on disks. Both are made in one work
-# folder, so that adding the file systems compiles little but them.
+# NAME-ext4 is the kernel NAME with ext4 as its only file system on disks. Both share a work
+# folder: adding the file systems compiles little else.
 EXT4 = "-ext4"
 
 
@@ -101,9 +100,9 @@ def _spec(name: str) -> Spec:
 class Kernel:
     """A finished kernel in the cache.
 
-    ``release`` is what ``uname -r`` says, ``config_hash`` the SHA-256 of its
-    ``.config``, ``key`` names everything it was made from, ``build_dir`` the
-    O= directory it came from (later builds may have moved that on).
+    ``release`` is its ``uname -r``, ``config_hash`` the SHA-256 of its ``.config``,
+    ``key`` a hash of all its inputs, ``build_dir`` its O= directory (which later
+    builds may have changed).
     """
 
     name: str
@@ -135,7 +134,7 @@ class Work:
 
     @property
     def marker(self) -> Path:
-        """In ``obj`` while make runs: found at the start, the last run was killed."""
+        """A file in ``obj`` while make runs. If it exists at the start, the last run was killed."""
         return self.obj / "building"
 
     @property
@@ -161,19 +160,18 @@ def build_kernels(
 ) -> dict[str, Kernel]:
     """Build the kernels ``names`` unless finished ones are in the cache.
 
-    Raises QuellError with the compiler's lines when a build fails, naming hook
-    and file when a hook does not apply, naming the options when the
-    configuration does not take one; UsageError when something is missing.
+    QuellError when a build fails (with the compiler's lines), a hook does not apply
+    (with hook and file), or the configuration does not take an option (with its
+    name). UsageError when a prerequisite is missing.
     """
     cache = cache or Cache()
     return {name: _build(name, source, cache, kernel_part or quell_tree.kernel_dir()) for name in names}
 
 
 def build_kernel(which: str, kernel: str, cache: Cache, *, ext4: bool = False) -> Kernel:
-    """The kernel of a side: one of sides.KERNELS, or that of a tree's folder as it is.
+    """The kernel of a side: one of sides.KERNELS, or that of an unchanged tree's folder.
 
-    ``kernel`` is ``--kernel``'s Linux, for a side that names no version. With ``ext4`` the one that has no
-    other file system on disks.
+    ``kernel`` is ``--kernel``'s Linux, for a side without a version. ``ext4``: see ``EXT4``.
     """
     end = EXT4 if ext4 else ""
     if which in KERNELS_OF_SIDES:
@@ -189,7 +187,7 @@ def build_kernel(which: str, kernel: str, cache: Cache, *, ext4: bool = False) -
 def for_sides(
     kernel: str, cache: Cache, sides: Sequence[Side], *, ext4: bool = True
 ) -> tuple[Source, dict[str, Kernel]]:
-    """The source that ``--kernel`` asks for, and the kernel of each side by name.
+    """The source of ``--kernel``, and the kernel of each side by name.
 
     ``ext4``: no other file system on disks is needed.
     """
@@ -202,7 +200,7 @@ def for_sides(
 def finished_kernel(
     name: str, source: Source, cache: Cache | None = None, kernel_part: Path | None = None
 ) -> Kernel | None:
-    """The kernel ``name`` if it is in the cache, built from what is here now; builds nothing."""
+    """The kernel ``name`` if the cache has it, built from the present inputs; builds nothing."""
     cache = cache or Cache()
     kernel_part = kernel_part or quell_tree.kernel_dir()
     if prereq.which("gcc") is None:
@@ -232,7 +230,7 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
 
 
 def fragments(name: str, kernel_part: Path, linux: str = DEFAULT) -> str:
-    """The configuration that is asked for the kernel ``name`` of a version of Linux."""
+    """The configuration fragments of the kernel ``name`` of a version of Linux."""
     files = [*_spec(name).fragments, *([f"{linux}.config"] if linux != DEFAULT else [])]
     return "\n".join(fragment(one, kernel_part) for one in files)
 
@@ -263,7 +261,7 @@ def _quell_part(kernel_part: Path, linux: str) -> quell_tree.KernelPart:
     if not part.hooks:
         raise QuellError(
             f"no hooks found: {quell_tree.hooks_dir(kernel_part, linux) / 'series'} is missing or empty, "
-            "so there is no Quell kernel to build"
+            "there is no Quell kernel to build"
         )
     return part
 
@@ -278,7 +276,7 @@ def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel
     if kernel is not None:
         return kernel
     with cache.lock(f"build-{folder}"):
-        kernel = _load(cache, name, key)  # another quell may just have built it
+        kernel = _load(cache, name, key)  # another quell may have built it meanwhile
         if kernel is not None:
             return kernel
         work = prepare(base, source, cache, kernel_part, quell=spec.quell)
@@ -313,7 +311,7 @@ def prepare(
     """
     work = _work_folder(name, source, cache, _quell_part(kernel_part, source.linux) if quell else None)
     if work.marker.exists():
-        ui.note(f"the last build of the {name} kernel was cut off: starting it afresh")
+        ui.note(f"the last build of the {name} kernel was interrupted: building from scratch")
         shutil.rmtree(work.obj)
     work.obj.mkdir(exist_ok=True)
     return work
@@ -322,9 +320,9 @@ def prepare(
 def source_tree(
     name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
 ) -> Path:
-    """The source to compile in the work folder ``name``: pristine, or with Quell's ``part``.
+    """The source in the work folder ``name``: pristine, or with Quell's ``part``.
 
-    Only the files that changed are written. The caller holds a lock on the folder.
+    Only changed files are written. The caller holds a lock on the folder.
     """
     return _work_folder(name, source, cache, part).src
 
@@ -348,7 +346,7 @@ def _work_folder(
 
 
 def _link_tree(tree: Path, target: Path) -> None:
-    # Hard links: nothing writes into these files, _sync replaces whole files.
+    # Hard links are safe: _sync replaces whole files.
     linked = proc.run(["cp", "-al", f"{tree}/.", target], check=False)
     if linked.returncode != 0:
         shutil.rmtree(target)
@@ -357,11 +355,11 @@ def _link_tree(tree: Path, target: Path) -> None:
 
 
 def _sync(work: Work, source: Source, part: quell_tree.KernelPart) -> None:
-    """Write the files of Quell that changed, and only those: make goes by their times."""
+    """Write the changed files of Quell, and no others: make compares their times."""
     wanted = quell_tree.overlay(part, lambda path: quell_tree.read_file(source.tree, path))
     listed = work.read_state().get("overlay", [])
     old = [str(path) for path in listed] if isinstance(listed, list) else []
-    # First the record, so that a file written before a kill is known of.
+    # The record comes first: it has to list every file that is written before a kill.
     work.write_state(overlay=sorted({*old, *wanted}))
     for path in old:
         if path not in wanted:
@@ -375,19 +373,19 @@ def _sync(work: Work, source: Source, part: quell_tree.KernelPart) -> None:
 
 
 def clean_env() -> list[str]:
-    """The beginning of a command line: env(1) without what a user's environment must not change."""
+    """The beginning of a command line: env(1) without the variables of ``_UNSET``."""
     return ["env", *(word for variable in _UNSET for word in ("-u", variable))]
 
 
 def ccache_env(src: Path, cache: Cache) -> list[str]:
-    """Settings for env(1): the compiler cache for what is compiled below ``src``."""
+    """Settings for env(1): the compiler cache for compilations below ``src``."""
     return [f"{name}={value}" for name, value in toolchain.ccache(src, cache).items()]
 
 
 def make_argv(src: Path, obj: Path, name: str, cache: Cache, *args: str) -> list[str]:
     """A make of the tree ``src`` into ``obj``, reproducible and through the compiler cache.
 
-    What ``args`` set comes last and so wins: another compiler, for instance.
+    Settings in ``args`` come last and override: another compiler, for instance.
     """
     return [
         *clean_env(), *ccache_env(src, cache), "make", "-C", str(src), f"O={obj}", f"-j{os.cpu_count() or 1}",
@@ -402,7 +400,7 @@ def configure(
 ) -> Path:
     """Make ``obj``/.config: allnoconfig with the fragment's options; its path.
 
-    QuellError naming every option that Linux did not take as asked, unless not ``all_taken``.
+    QuellError with every option that Linux did not take, unless not ``all_taken``.
     """
     asked = obj / "quell.fragment"
     write_atomic(asked, fragment)
@@ -432,9 +430,9 @@ def options(text: str) -> dict[str, str]:
 
 
 def refused_options(fragment: str, config: str) -> list[str]:
-    """The options of a fragment that a ``.config`` has otherwise; the last mention counts.
+    """The options of a fragment that differ in a ``.config``; the last mention counts.
 
-    An ``=n`` is not insisted on: what another option selects is then needed.
+    ``=n`` is not required: another option may select it.
     """
     have = options(config)
     return [
@@ -445,7 +443,7 @@ def refused_options(fragment: str, config: str) -> list[str]:
 
 
 def _make_image(name: str, source: Source, work: Work, cache: Cache, log: Path) -> int:
-    """Run make; the number of steps it took if that was a whole build, else as known before."""
+    """Run make; its number of steps after a whole build, else the number known before."""
     known = work.read_state().get("steps")
     total = known if isinstance(known, int) else _STEPS
     fresh = not (work.obj / "vmlinux.o").exists()
@@ -459,7 +457,7 @@ def _make_image(name: str, source: Source, work: Work, cache: Cache, log: Path) 
         log,
     )
     ui.note(f"built the {name} kernel in {ui.duration(time.monotonic() - started)}")
-    # An interrupted build has left some of them.
+    # An interrupted build may have done some of the steps.
     return count if fresh and count > total // 2 else total
 
 
@@ -472,11 +470,11 @@ def make_with_progress(
     log: Path,
     on_line: Callable[[ui.Progress, str], None] | None = None,
 ) -> int:
-    """Run make in a work folder; the number of compiler and linker steps that it took.
+    """Run make in a work folder; its number of compiler and linker steps.
 
-    The bar says ``what`` and ``of``, and is full at ``total`` steps. ``on_line`` gets the bar and
-    each line. QuellError with the compiler's lines, saying that ``what`` failed. If make is killed
-    the marker stays.
+    The bar is named ``what`` and ``of``, and is full at ``total`` steps. ``on_line`` gets the bar
+    and each line. QuellError with ``what`` and the compiler's lines. After a kill of make the
+    marker stays.
     """
     count = 0
     work.marker.touch()
@@ -492,7 +490,7 @@ def make_with_progress(
 
         result = proc.run(argv, log=log, check=False, on_line=line_seen)
         if result.returncode >= 0:
-            # make ended by itself, so it left no half-written object.
+            # make was not killed: there is no half-written object.
             work.marker.unlink()
         if result.returncode != 0:
             raise build_error(f"{what} failed", result.stdout, log)
@@ -528,7 +526,7 @@ _SHOWN_ERRORS = 12
 
 
 def error_lines(output: str) -> list[str]:
-    """The lines of make's output that say what is wrong, with the source lines gcc shows."""
+    """The error lines of make's output, with gcc's source lines."""
     lines = output.splitlines()
     shown: list[str] = []
     errors = 0
@@ -539,7 +537,7 @@ def error_lines(output: str) -> list[str]:
         if errors > _SHOWN_ERRORS:
             shown.append("...")
             break
-        # Paths as in the source tree, not as seen from the objects.
+        # Paths relative to the source tree, not to the objects.
         shown.append(re.sub(r"^(\.\./)+", "", line))
         for follow in lines[number + 1 : number + 3]:
             if not re.match(r"^\s+\d* \|", follow):
@@ -549,7 +547,7 @@ def error_lines(output: str) -> list[str]:
 
 
 def build_error(message: str, output: str, log: Path) -> QuellError:
-    """The error for make's output: the message, the compiler's lines, and what it may come from."""
+    """The error for make's output: the message, the compiler's lines, and a likely cause."""
     if "No space left on device" in output:
         return UsageError(f"{message}: no disk space left; ./quell clean frees the cache", log=log)
     if re.search(r"Killed signal terminated program|\bKilled$", output, re.M):
@@ -561,9 +559,9 @@ def build_error(message: str, output: str, log: Path) -> QuellError:
 def compile_tree(
     src: Path, fragment: str, name: str, cache: Cache, log: Path, *, all_taken: bool = True
 ) -> None:
-    """Compile and link a tree, objects in ``src``/obj, which may be there from before.
+    """Compile and link a tree, with objects in ``src``/obj, which may exist.
 
-    QuellError with the compiler's lines, or naming options that were not taken if ``all_taken``.
+    QuellError with the compiler's lines or, if ``all_taken``, the options that were not taken.
     """
     obj = src / "obj"
     obj.mkdir(exist_ok=True)
@@ -573,11 +571,11 @@ def compile_tree(
         raise build_error(f"{name} does not compile", result.stdout, log)
 
 
-# --- What `quell test` asks of Quell's own files ------------------------------
+# --- Checks of Quell's own files for `quell test` -----------------------------
 
 
 def own_objects(paths: Iterable[str]) -> list[str]:
-    """The objects to make of Quell's own C files: kernel code only."""
+    """The objects of Quell's own C files: kernel code only."""
     outside = ("tools/", "samples/", "Documentation/", "scripts/")
     return sorted(
         path.removesuffix(".c") + ".o"
@@ -590,7 +588,7 @@ _WARNING = re.compile(r"^(?:\.\./)*([^\s:]+):\d+:.*(?:warning|error): |^(?:\.\./
 
 
 def warnings_in(output: str, paths: Iterable[str]) -> list[str]:
-    """The compiler's warnings in make's output that are about one of ``paths``."""
+    """The compiler's warnings about one of ``paths`` in make's output."""
     wanted = set(paths)
     found = []
     for line in output.splitlines():
@@ -603,10 +601,10 @@ def warnings_in(output: str, paths: Iterable[str]) -> list[str]:
 def w1_warnings(
     source: Source, cache: Cache | None = None, kernel_part: Path | None = None
 ) -> tuple[int, list[str]]:
-    """Compile Quell's own objects with W=1: how many, and the warnings about Quell's files.
+    """Compile Quell's own objects with W=1: their number, and the warnings about Quell's files.
 
-    In the debug kernel's configuration, which has all of them; of Linux only what these need is
-    built. QuellError when one does not compile.
+    The debug kernel's configuration has all of them. Of Linux only their prerequisites are
+    built. QuellError when an object does not compile.
     """
     cache = cache or Cache()
     kernel_part = kernel_part or quell_tree.kernel_dir()
@@ -628,7 +626,7 @@ def w1_warnings(
             make = make_argv(work.src, work.obj, "debug", cache, "W=1", "-k", *objects)
             result = proc.run(make, log=log, check=False)
         finally:
-            # Made with other flags than the kernel's: not to be linked into it.
+            # Their flags differ from the kernel's: they must not be linked into it.
             for name in objects:
                 (work.obj / name).unlink(missing_ok=True)
         work.marker.unlink()
@@ -638,19 +636,19 @@ def w1_warnings(
         return len(objects), warnings
 
 
-# What checkpatch --strict says that does not fit, by where it says it.
+# Complaints of checkpatch --strict that do not apply, by path.
 _NOT_CHECKED = (
     ("", "FILE_PATH_CHANGES"),
     ("", "COMMIT_LOG_LONG_LINE"),
     # The layout of TRACE_EVENT() everywhere in Linux.
     ("include/trace/events/", "OPEN_ENDED_LINE"),
     ("include/trace/events/", "PARENTHESIS_ALIGNMENT"),
-    # A list of names, for a macro to be put around each.
+    # A list of names, each wrapped in a macro.
     ("include/linux/quell_mutants.h", "COMPLEX_MACRO"),
     ("include/linux/quell_mutants.h", "MACRO_ARG_REUSE"),
     ("include/linux/quell_mutants.h", "MACRO_ARG_UNUSED"),
     ("mm/quell_mutants.c", "COMPLEX_MACRO"),
-    # A table, with a macro that its users define; and what is for several versions of Linux.
+    # A table with a macro that its users define, and code for several versions of Linux.
     ("include/linux/quell_events.h", "LONG_LINE_COMMENT"),
     ("include/linux/quell_events.h", "LINUX_VERSION_CODE"),
     ("include/linux/quell_events.h", "CONSTANT_COMPARISON"),
@@ -661,11 +659,11 @@ _NOT_CHECKED = (
     ("hooks/7.3/quell.patch", "BRACKET_SPACE"),
     # linux/pgtable.h includes it.
     ("include/linux/luf_debug.h", "INCLUDE_LINUX"),
-    # Programs: no kernel macros there, and volatile is what keeps an access.
+    # Programs: no kernel macros there, and volatile keeps an access.
     ("tools/testing/", "VOLATILE"),
     ("tools/testing/", "ARRAY_SIZE"),
 )
-# Our patches are of a quilt series: no mail, and prose straight before the diff.
+# The patches are a quilt series: no mail, and prose directly before the diff.
 _NOT_IN_PATCHES = (
     "MISSING_SIGN_OFF", "NO_AUTHOR_SIGN_OFF", "EMAIL_SUBJECT", "DIFF_IN_COMMIT_MSG",
     "EMBEDDED_FILENAME",
@@ -673,7 +671,7 @@ _NOT_IN_PATCHES = (
 
 
 def checkpatch(source: Source, kernel_part: Path | None = None) -> tuple[int, list[str]]:
-    """Run the kernel's checkpatch, strict, on Quell's files and patches: how many, complaints.
+    """Run the kernel's checkpatch --strict on Quell's files and patches: their number, complaints.
 
     A complaint is checkpatch's text about one file.
     """
@@ -695,7 +693,6 @@ def checkpatch(source: Source, kernel_part: Path | None = None) -> tuple[int, li
             types = [type_ for start, type_ in _NOT_CHECKED if start in ("", f"hooks/{linux}/{name}")]
             path = quell_tree.hooks_dir(kernel_part, linux) / name
             jobs.append((["--ignore", ",".join([*types, *_NOT_IN_PATCHES])], path))
-    # It looks for its word lists beside itself.
     with (
         tempfile.TemporaryDirectory(prefix="quell-checkpatch-") as scratch,
         ui.progress("checkpatch", len(jobs)) as bar,
@@ -704,7 +701,7 @@ def checkpatch(source: Source, kernel_part: Path | None = None) -> tuple[int, li
 
         def check(job: tuple[list[str], Path]) -> str:
             options, path = job
-            # It keeps a file where it runs, for the next time.
+            # checkpatch writes a cache file into its working folder.
             where = Path(scratch) / str(threading.get_ident())
             where.mkdir(exist_ok=True)
             result = proc.run(

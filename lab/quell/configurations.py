@@ -31,11 +31,11 @@ ARCHES = {
     "x86_64": Arch("x86"),
     "i386": Arch("x86"),
     "arm64": Arch("arm64", "aarch64-linux-gnu-", "gcc-aarch64-linux-gnu"),
-    # Has no batched flush.
+    # No batched flush.
     "s390": Arch("s390", "s390x-linux-gnu-", "gcc-s390x-linux-gnu"),
 }
 
-# Little more than what all mechanisms need: the whole of it compiles and links in minutes.
+# Little more than the needs of all mechanisms: it compiles and links in minutes.
 _SMALL = """\
 CONFIG_EXPERT=y
 CONFIG_SMP=y
@@ -55,8 +55,8 @@ CONFIG_TRANSPARENT_HUGEPAGE=y
 CONFIG_TRANSPARENT_HUGEPAGE_ALWAYS=y
 CONFIG_VM_EVENT_COUNTERS=y
 """
-# What each base is made of: allnoconfig with files of kernel/configs, or with a text; None is
-# the architecture's defconfig.
+# Each base is allnoconfig with files of kernel/configs, or with a text; None is the
+# architecture's defconfig.
 _BASES: Mapping[str, Sequence[str] | str | None] = {
     "lab": ("lab.config", "filesystems.config"),
     "quell": ("lab.config", "filesystems.config", "quell.config"),
@@ -71,10 +71,10 @@ _BASES: Mapping[str, Sequence[str] | str | None] = {
 class Configuration:
     """One configuration.
 
-    ``base`` is one of ``_BASES``; ``options`` (without CONFIG_) are set on top, and have to
-    come out as they are here. With ``link`` the whole kernel is compiled and linked, modules too; with
-    ``sparse`` the objects are also read by sparse. ``alone`` and ``without`` name a mechanism whose
-    patch is applied without the others, or left out.
+    ``base`` is one of ``_BASES``. ``options`` (without CONFIG_) are set on top, and have to be in
+    the result. With ``link`` the whole kernel is compiled and linked, modules too; with ``sparse``
+    sparse also checks the objects. ``alone`` and ``without`` name a mechanism: its patch is
+    applied without the others, or left out.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Configuration:
         return _BASES[self.base] is None
 
     def fragment(self, kernel_part: Path, *, quell: bool = True, linux: str = DEFAULT) -> str:
-        """The lines that are asked for; without those about Quell for the stock source."""
+        """The lines of the fragment; for the stock source without Quell's."""
         base = _BASES[self.base]
         if base is None or isinstance(base, str):
             text = base or ""
@@ -114,10 +114,7 @@ class Configuration:
         )
 
     def refused(self, config: str) -> list[str]:
-        """The options that a ``.config`` does not have as asked, as ``NAME=value``.
-
-        Of the base only what is not named here again, and what is not ``n``.
-        """
+        """The ``options`` that a ``.config`` lacks, as ``NAME=value``."""
         have = build.options(config)
         return [
             f"{name}={value}"
@@ -127,13 +124,13 @@ class Configuration:
 
 
 def _only(*wanted: str) -> dict[str, str]:
-    """Quell with these mechanisms: allnoconfig leaves out those that nobody asks for."""
+    """Quell with these mechanisms only."""
     return {"QUELL": "y"} | {
         f"QUELL_{name}": "y" if name in wanted else "n" for name in MECHANISMS
     }
 
 
-# What the architecture, or a kernel without THP and counters of events, lets Quell have.
+# The mechanisms available on an architecture, or without THP and event counters.
 _ARM64 = ("UNMAP_BATCH", "ZAP_BATCH", "WRITEOUT_BATCH")
 _I386 = (*_ARM64, "CONCURRENT", "RMAP_BATCH")
 _SIMPLE = ("UNMAP_BATCH", "ZAP_BATCH", "CONCURRENT", "RMAP_BATCH", "EARLY_ACK", "GATHER_RANGE")
@@ -146,7 +143,7 @@ _NO_MIGRATION = {
     )
 }  # fmt: skip
 _KVM = {"VIRTUALIZATION": "y", "KVM": "y", "KVM_INTEL": "y", "KVM_AMD": "y", "MMU_NOTIFIER": "y"}
-# With the file system code that the lab's kernels lack; Quell has hooks there.
+# File system code that the lab's kernels lack, with hooks of Quell.
 _FILES = {
     "QUOTA": "y", "QFMT_V2": "y", "XFS_QUOTA": "y", "XFS_ONLINE_SCRUB": "y",
     "XFS_ONLINE_REPAIR": "y", "NFSD": "y", "NFSD_V4": "y", "NFSD_BLOCKLAYOUT": "y",
@@ -164,7 +161,7 @@ CONFIGURATIONS = (
     Configuration("quell", "quell", sparse=True),
     Configuration("debug", "debug", sparse=True),
     Configuration("off", "lab", {"QUELL": "n"}, link=True, sparse=True),
-    # What Quell had been built with only before it had Debian's choices.
+    # Without Debian's choices.
     Configuration("plain", "quell", {"JUMP_LABEL": "n", "LRU_GEN": "n", "NUMA_BALANCING": "n", "MAXSMP": "n",
                                      "PREEMPT_DYNAMIC": "n"}),
     Configuration("no-smp", "quell", {"SMP": "n", "NUMA": "n", "QUELL": "n"}),
@@ -222,7 +219,7 @@ CONFIGURATIONS = (
 
 
 def choose(names: Sequence[str]) -> list[Configuration]:
-    """Those of these names, all for none. UsageError for a name that is none of them."""
+    """The configurations of these names, all without names. UsageError for an unknown name."""
     known = {one.name: one for one in CONFIGURATIONS}
     for name in names:
         if name not in known:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel's counters from before and after a command, turned into figures.
+"""Figures from the kernel's counters before and after a command.
 
-Every figure is a difference between the two. The frames are kept, so figures can be
-computed again later.
+Every figure is a difference between the two. The frames are kept, so that figures can
+be computed again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure every run has: its name in results, a title for tables, its unit. Less is better.
+    """A figure of every run: its name in results, title in tables, unit. Less is better.
 
-    ``carries_over`` says that emulation (TCG) leaves it as it is on hardware.
+    ``carries_over``: emulation (TCG) gives the same value as hardware.
     """
 
     name: str
@@ -81,7 +81,7 @@ _FIGURE = re.compile(r"^figure(\+?) ([A-Za-z0-9_.-]+) (\S+)(?: (\S+))?\s*$", re.
 def parse_figures(stdout: str) -> dict[str, Figure]:
     """The ``figure`` lines in a program's output.
 
-    FramesError for a value that is no number of a sensible size, and for the name of another figure.
+    FramesError for a value that is no number of a sensible size, and for the name of a metric.
     """
     figures: dict[str, Figure] = {}
     for plus, name, value, unit in _FIGURE.findall(stdout):
@@ -101,7 +101,7 @@ _SAME = re.compile(r"^same ([A-Za-z0-9_.-]+) (.*?)\s*$", re.MULTILINE)
 
 
 def parse_same(stdout: str) -> dict[str, str]:
-    """The ``same NAME TEXT`` lines in a program's output, which no kernel may change."""
+    """The ``same NAME TEXT`` lines in a program's output: equal in every run."""
     return dict(_SAME.findall(stdout))
 
 
@@ -109,7 +109,7 @@ def parse_same(stdout: str) -> dict[str, str]:
 class Sample:
     """The figures of one run: METRICS, further counters, and the program's own.
 
-    ``same`` is what the program says has to be the same in every run.
+    ``same``: the program's ``same`` lines.
     """
 
     metrics: dict[str, Number]
@@ -122,7 +122,7 @@ class Sample:
 def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, lenient: bool = False) -> Sample:
     """All figures of one run.
 
-    A counter that is missing is a FramesError, rather than 0; with ``lenient`` its figure is left out.
+    A missing counter is a FramesError; with ``lenient`` its figure is left out.
     """
     def both(name: str, read: Callable[[str], T]) -> tuple[T, T]:
         try:
@@ -178,7 +178,7 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
         extras["kswapd_us_per_page"] = round(kswapd_s * 1e6 / stolen, 3)
     if metrics.get("elapsed_s") and "shootdown_ipis" in metrics:
         extras["shootdown_ipis_per_s"] = round(metrics["shootdown_ipis"] / metrics["elapsed_s"], 3)
-    # Moved to a slower memory tier by reclaim, and back by NUMA balancing; a kernel may have neither.
+    # Pages moved to a slower memory tier by reclaim, and back by NUMA balancing. A kernel may lack both.
     for figure, prefix in ("pages_demoted", "pgdemote_"), ("pages_promoted", "pgpromote_success"):
         if moved := [name for name in after if name.startswith(prefix)]:
             extras[figure] = delta(*moved)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Debian packages of the Quell kernel, from a configuration of the user's.
 
-Linux's own ``make bindeb-pkg`` makes them. What is here: the configuration with Quell's
-options on top, the settings that make two builds the same bytes, and the way of the
-packages to the user's folder.
+Linux's own ``make bindeb-pkg`` makes them. This module adds Quell's options to the
+configuration, makes builds reproducible, and moves the packages to the user's folder.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache, require_space, write_atomic
 from quell.source import Source
 
-# What --config takes beside a file.
+# A value of --config beside files.
 RUNNING = "running"
 SUFFIX = "-quell"
 _NAME = "deb"
 _SOURCE_NAME = "linux-quell"
-# KUnit tests are for whoever has KUnit in the kernel; a distribution's has not.
+# KUnit tests need KUnit in the kernel; a distribution's has none.
 _TESTS = {"CONFIG_QUELL_KUNIT_TEST": "CONFIG_KUNIT"}
-# Certificates and hashes that go into the kernel: files of whoever made the configuration.
+# Certificates and hashes that are built into the kernel: files of the configuration's author.
 _FILES = (
     "CONFIG_SYSTEM_TRUSTED_KEYS",
     "CONFIG_SYSTEM_REVOCATION_KEYS",
@@ -47,15 +46,15 @@ _SIGNED_ONLY = (
     "CONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY",
     "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY",
 )
-# A seed at random in each build is their purpose.
+# Their purpose is a random seed in each build.
 _RANDOM = ("CONFIG_RANDSTRUCT_FULL", "CONFIG_RANDSTRUCT_PERFORMANCE", "CONFIG_GCC_PLUGIN_LATENT_ENTROPY")
-# What Kconfig finds out about the compiler and the architecture: nobody chose it.
+# Kconfig derives these from the compiler and the architecture; they are no choices.
 _FOUND_OUT = re.compile(
     r"CONFIG_(CC|GCC|CLANG|AS|LD|LLD|RUSTC|BINDGEN|PAHOLE|TOOLS|HAVE|ARCH|GENERIC|USE)_|\w+_VERSION(_TEXT)?$"
 )
-# Per option that is y or m: compiler and linker steps, as the lab's kernel has (2093 for 703);
-# bytes on disk without debugging information and with it, which is a guess on the safe
-# side (the lab's kernel: 0.5 MB without, and no modules, which are there twice).
+# Per option that is y or m: compiler and linker steps, from the lab's kernel (2093 for 703);
+# bytes on disk without debugging information and with it, a safe guess (the lab's kernel:
+# 0.5 MB without, and no modules, which take space twice).
 _STEPS_PER_OPTION = 3
 _BYTES_PER_OPTION = (1_000_000, 3_000_000)
 _BASE_BYTES = 2_500_000_000
@@ -63,7 +62,7 @@ _BASE_BYTES = 2_500_000_000
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration to build from: its text, and what the user calls it."""
+    """A configuration: its text, and the user's name for it."""
 
     text: str
     origin: str
@@ -71,10 +70,10 @@ class Config:
 
 @dataclass(frozen=True)
 class Adapted:
-    """A configuration with Quell in it, not yet seen by Kconfig.
+    """A configuration with Quell's options, before Kconfig completes it.
 
-    ``asked`` are the options that have to come out as they are here, as a fragment;
-    ``changed`` all options set here, ``notes`` and ``warnings`` sentences for the user.
+    ``asked``: the options that Kconfig has to keep, as a fragment. ``changed``: all
+    options that were set. ``notes`` and ``warnings``: sentences for the user.
     """
 
     text: str
@@ -95,7 +94,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Packages:
-    """What was made: ``release`` is what ``uname -r`` will say; the image comes first."""
+    """The result: ``release`` is the kernel's ``uname -r``; the image comes first."""
 
     release: str
     packages: tuple[Package, ...]
@@ -143,10 +142,10 @@ def _text_of(value: str) -> str:
 
 
 def adapt(config: Config, quell: str, tree: Path) -> Adapted:
-    """The configuration with Quell's options (the fragment ``quell``) and what packages need.
+    """The configuration with Quell's options (the fragment ``quell``) and those of packages.
 
-    ``tree`` is the kernel source, where files that it names may be. UsageError when it lets
-    only signed modules load and brings no key of its own.
+    ``tree`` is the kernel source: it may have files that the configuration names. UsageError
+    when only signed modules may load and the configuration has no key.
     """
     have = build.options(config.text)
     asked = {
@@ -166,26 +165,26 @@ def adapt(config: Config, quell: str, tree: Path) -> Adapted:
         changed[name] = '""'
     if absent:
         files = ", ".join(f"{_text_of(have[name])} ({name})" for name in absent)
-        notes.append(f"left out, as the kernel source does not have them: {files}")
+        notes.append(f"left out, since the kernel source lacks them: {files}")
 
     if have.get("CONFIG_MODULES") == "y" and not there("CONFIG_MODULE_SIG_KEY"):
         insists = [name for name in _SIGNED_ONLY if have.get(name) == "y"]
         if insists:
             raise UsageError(
-                f"{config.origin} lets only signed modules load ({', '.join(insists)}), and a key made "
-                "anew in each build would make each build another: name a key of your own, with its "
-                "whole path, in CONFIG_MODULE_SIG_KEY"
+                f"{config.origin} lets only signed modules load ({', '.join(insists)}), and a new key in each "
+                "build would make the packages differ: name a key of your own, with its whole path, in "
+                "CONFIG_MODULE_SIG_KEY"
             )
         changed |= {"CONFIG_MODULE_SIG_KEY": '""', "CONFIG_MODULE_SIG_ALL": "n"}
         if have.get("CONFIG_MODULE_SIG") == "y":
             notes.append(
-                'modules are not signed (CONFIG_MODULE_SIG_KEY="", CONFIG_MODULE_SIG_ALL=n): a key made '
-                "anew in each build would make each build another"
+                'modules are not signed (CONFIG_MODULE_SIG_KEY="", CONFIG_MODULE_SIG_ALL=n): a new key in '
+                "each build would make the packages differ"
             )
     kept = [line for line in config.text.splitlines() if not (build.options(line).keys() & changed.keys())]
     lines = [f"# {name} is not set" if value == "n" else f"{name}={value}" for name, value in changed.items()]
     warnings = [
-        f"{name} takes a random seed in each build: the packages will not come out the same twice"
+        f"{name} takes a random seed in each build: two builds give different packages"
         for name in _RANDOM
         if have.get(name) == "y"
     ]
@@ -196,7 +195,7 @@ def adapt(config: Config, quell: str, tree: Path) -> Adapted:
 
 
 def otherwise(config: Config, adapted: Adapted, result: str) -> list[str]:
-    """The options of the user's that came out otherwise, each with both values; not those set here."""
+    """The user's options that Kconfig changed, each with both values; not those set here."""
     now = build.options(result)
     return [
         f"{name}: {value} -> {now.get(name, 'gone')}"
@@ -209,7 +208,7 @@ def otherwise(config: Config, adapted: Adapted, result: str) -> list[str]:
 
 
 def _depends(kernel_part: Path, name: str) -> str:
-    """What Kconfig says that an option of Quell's depends on, empty if it cannot be told."""
+    """The dependencies of a Quell option according to Kconfig; empty if unknown."""
     try:
         text = (kernel_part / "files/mm/Kconfig.quell").read_text()
     except FileNotFoundError:
@@ -239,7 +238,7 @@ def _configure(
     if other:
         listing = cache.logs / "deb-options.txt"
         write_atomic(listing, "\n".join(other) + "\n")
-        ui.note(f"{len(other)} options of {config.origin} came out otherwise in this Linux: {listing}")
+        ui.note(f"{len(other)} options of {config.origin} differ in this Linux: {listing}")
     return result
 
 
@@ -259,7 +258,7 @@ def _space(config: str) -> int:
 
 
 def package_version(linux: str) -> str:
-    """The packages' version: Linux's and Quell's, and between releases the day of Quell's last commit (UTC)."""
+    """The packages' version: Linux's, Quell's, and between releases the date of Quell's last commit (UTC)."""
     own = f"{linux}-quell{quell_version.RELEASE}"
     if not quell_version.between_releases():
         return own
@@ -267,16 +266,16 @@ def package_version(linux: str) -> str:
     return f"{own}+{day:%Y%m%d}"
 
 
-# Linux's mkdebian puts the time of the build into the changelog; there is no option. Without
-# two blanks in a row, of which its Makefile would make one.
+# Linux's mkdebian puts the build time into the changelog, without an option. The Makefile
+# merges blanks, hence no two in a row.
 _CHANGELOG = (
     f'sed -i "s/^\\( -- .*> *\\).*/\\1{build.BUILT_AT:%a, %d %b %Y %H:%M:%S} +0000/" debian/changelog'
 )
 
 
 def _make_argv(work: Work, cache: Cache, jobs: int, target: str, version: str = "") -> list[str]:
-    """The command line of make, in an environment that has nothing of the user's but the path."""
-    # All that names the folder gets another name, also in the tools of the headers package.
+    """The command line of make, in an environment with nothing of the user's but the path."""
+    # The prefix map replaces the folder's name, also in the tools of the headers package.
     compiler = f"ccache gcc -ffile-prefix-map={work.src}=."
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     return [
@@ -285,7 +284,7 @@ def _make_argv(work: Work, cache: Cache, jobs: int, target: str, version: str = 
         f"SOURCE_DATE_EPOCH={int(build.BUILT_AT.timestamp())}", "TZ=UTC",
         "DEB_BUILD_OPTIONS=terse", f"DEB_BUILD_PROFILES=pkg.{_SOURCE_NAME}.nokerneldbg",
         "DEBFULLNAME=Quell", "DEBEMAIL=quell@localhost",
-        # Packages have the permissions of files as they are made.
+        # Packages take the permissions of the files.
         "sh", "-c", 'umask 022; exec "$@"', "sh",
         "make", "-C", str(work.src), f"O={work.obj}", f"-j{jobs}",
         f"CC={compiler}", f"HOSTCC={compiler}", f"LOCALVERSION={SUFFIX}", *build.REPRODUCIBLE,
@@ -306,8 +305,8 @@ def build_packages(
 ) -> Packages:
     """Build linux-image and, if there are modules, linux-headers, and put them into ``dest``.
 
-    ``jobs`` compilers run at once, by default one for each CPU. QuellError when an option of
-    Quell's does not come out (named), or the build fails; UsageError when something is missing.
+    ``jobs`` compilers run at once, by default one for each CPU. QuellError when Kconfig drops an
+    option of Quell's (named), or the build fails; UsageError when a prerequisite is missing.
     ``dest`` gets all packages or none.
     """
     cache = cache or Cache()
@@ -343,7 +342,7 @@ def _check_name(local_version: str, config: Config) -> None:
 
 
 def _start_clean(work: Work, adapted: Adapted) -> None:
-    """No object or generated file of another configuration or compiler: packages take in what is there."""
+    """Remove objects and generated files of another configuration or compiler: packages would contain them."""
     key = hashlib.sha256(f"{adapted.text}\0{build.compiler_version()}".encode()).hexdigest()
     if work.read_state().get("config") != key:
         shutil.rmtree(work.obj)
@@ -354,7 +353,7 @@ def _start_clean(work: Work, adapted: Adapted) -> None:
 
 
 def _outcome(work: Work) -> list[Path]:
-    """What dpkg-buildpackage puts beside the objects."""
+    """The files that dpkg-buildpackage puts beside the objects."""
     return sorted(path for path in work.src.glob("linux-*_*") if path.is_file())
 
 
@@ -367,7 +366,7 @@ def _remove_outcome(work: Work) -> None:
 def _build(
     source: Source, config: str, work: Work, cache: Cache, log: Path, jobs: int
 ) -> tuple[list[Path], str]:
-    """Run make; the packages that it made, the image first, and the kernel's release."""
+    """Run make; its packages, the image first, and the kernel's release."""
     known = work.read_state().get("steps")
     total = known if isinstance(known, int) else _chosen(config) * _STEPS_PER_OPTION
     fresh = not (work.obj / "vmlinux.o").exists()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The one engine behind compare, figures, sizes and ladder.
+"""The engine of compare, figures, sizes and ladder.
 
 From the command to QEMU: ``commands/compare.py`` makes a Request, ``compare()`` prepares
-the place and the plans, ``measure()`` runs all sides by turns, ``Guests.run()`` makes one
-run in a fresh guest, ``machine.boot()`` starts QEMU.
+the place and the plans, ``measure()`` alternates between the sides, ``Guests.run()`` makes
+one run in a fresh guest, ``machine.boot()`` starts QEMU.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OWN_MEMORY, OWN_CPUS = 1 << 30, 2
 
 @dataclass(frozen=True)
 class Request(presets.Preset):
-    """A preset's comparison, and where it is made; None and empty mean the workload's own value.
+    """A preset's comparison, and its place; None and empty mean the workload's own value.
 
     ``timeout`` (own command only) in seconds. ``command`` is the user's own, instead of ``workloads``
-    (none named: the standard set); ``data`` and ``attached`` are disks for its guests. With ``here``
+    (none named: the standard set). ``data`` and ``attached`` are disks for its guests. With ``here``
     it runs on this machine.
     """
 
@@ -65,13 +65,13 @@ class Request(presets.Preset):
         ):  # fmt: skip
             if wrong:
                 raise UsageError(why)
-        # An error of these comes before anything is built.
+        # Errors of these come before a build.
         for cpus in self.cpus or (OWN_CPUS,):
             machine.Machine(memory=self.memory if isinstance(self.memory, int) else OWN_MEMORY, cpus=cpus)
 
 
 def request(preset: presets.Preset, **changes: Any) -> Request:
-    """The request that a preset makes, with other values for some of its fields."""
+    """The request of a preset, with other values for some of its fields."""
     return Request(**{**vars(preset), **changes})
 
 
@@ -79,10 +79,10 @@ def request(preset: presets.Preset, **changes: Any) -> Request:
 class Plan:
     """One command, in guests of one kind.
 
-    ``name`` is the plan's among the comparisons, ``workload`` the description it comes from.
-    ``memory`` in bytes, ``timeout`` in seconds. A workload that exits with anything but 0 is
-    an error; the user's ``own`` command may. ``options`` are those that gave its disks and swap.
-    With ``here`` it runs on this machine.
+    ``name`` is the plan's among the comparisons, ``workload`` that of its description.
+    ``memory`` in bytes, ``timeout`` in seconds. Another exit code than 0 is an error, except for
+    the user's ``own`` command. ``options`` are those of its disks and swap. With ``here`` it runs
+    on this machine.
     """
 
     name: str
@@ -108,13 +108,13 @@ class Plan:
 
 
 class Place(Protocol):
-    """Where runs happen: guests, this machine, or a test's fake."""
+    """The place of runs: guests, this machine, or a test's fake."""
 
     def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
         """One run of ``plan`` on ``side``; its files are kept in ``rundir``."""
 
     def facts(self, request: Request) -> tuple[dict[str, Any], dict[str, dict[str, str]], list[str]]:
-        """For the result: the environment, each side's kernel, and limits of the whole, a sentence each."""
+        """For the result: the environment, each side's kernel, and its limits, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +138,13 @@ class Guests:
         for line in result.warnings:
             ui.warn(f"{plan.name}, side {side.name}: {line.strip()}")
         assert result.frames is not None
-        # A boot parameter that the kernel does not know is handed to init.
+        # The kernel passes unknown boot parameters to init.
         handed = result.frames.sections.get("unknown", b"").decode(errors="replace").split("\0")
         if unknown := [parameter for parameter in side.boot if parameter in handed]:
             raise UsageError(f"side {side.name}: its kernel does not know the parameter {unknown[0]}")
         if not plan.own and result.exit_code != 0:
             killed = [line for line in result.warnings if "Killed" in line]
-            last = (killed or result.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            last = (killed or result.stderr.strip().splitlines() or ["it printed nothing"])[-1]
             raise QuellError(
                 f"workload {plan.name} failed on side {side.name} with exit code {result.exit_code}: {last}",
                 detail=proc.tail(result.stderr, 10),
@@ -188,7 +188,7 @@ def _plans(request: Request, items: Sequence[workload.Workload], values: Mapping
             prepared = workload.prepare(item, memory, cache, {**values, "cpus": str(count)})
             plan = plan_for(prepared, memory, count, deterministic=request.deterministic, swap=request.swap)
             plans.append(replace(plan, options=swap))
-    # Where several numbers of CPUs are measured, each has a name of its own.
+    # Several numbers of CPUs: each needs a name of its own.
     return [replace(p, name=f"{p.name}-{p.cpus}cpus") if len(request.cpus) > 1 else p for p in plans]
 
 
@@ -212,11 +212,11 @@ def plan_for(
 def measure(
     plans: Sequence[Plan], sides: Sequence[Side], runs: int, place: Place, folder: Path
 ) -> list[dict[str, list[counters.Sample]]]:
-    """Every plan, ``runs`` times on each side, by turns; the runs of each plan by side.
+    """Run every plan ``runs`` times on each side, by turns; the runs of each plan by side.
 
-    Every other round goes through the sides backwards, so that none always comes first. Files
-    of a run are kept in ``folder``/runs/PLAN/SIDE-N. The first run that fails ends it all with
-    its error: there are no missing rows.
+    Every other round goes through the sides backwards: no side is always first. The files of a
+    run are kept in ``folder``/runs/PLAN/SIDE-N. The first failed run ends the measurement with
+    its error: no row is ever missing.
     """
     done = []
     with ui.progress("measuring", total=len(plans) * runs * len(sides)) as progress:
@@ -263,7 +263,7 @@ def _check_same(
 def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
     """Prepare, measure and keep a comparison: the result object, and its folder."""
     items = [] if request.command is not None else workload.select(request.workloads)
-    # Errors of these come before anything is fetched or built.
+    # Errors of these come before downloads and builds.
     if request.command is not None:
         user_command.check(request.command)
     for item in items:
@@ -294,7 +294,7 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
         place = Guests(cache, kernels, accelerator, request.deterministic)
         plans = _plans(request, items, workload.kernel_values(origin, next(iter(kernels.values()))), cache)
         if request.published and accelerator.name == "kvm":
-            # The processor counts TLB misses there, for the program that runs the command.
+            # Under KVM the processor counts TLB misses; tlbmiss runs the command and reads them.
             tlbmiss = str(machine.guest_program("tlbmiss", cache))
             plans = [replace(p, job=replace(p.job, argv=(tlbmiss, *p.job.argv))) for p in plans]
     _warn_of_runs(request, plans)
@@ -320,7 +320,7 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
 
 
 def _warn_of_runs(request: Request, plans: Sequence[Plan]) -> None:
-    """Tells beforehand that so few runs cannot give a verdict."""
+    """Warn before the runs if they are too few for verdicts."""
     figures = min((len(plan.matters) for plan in plans), default=1)
     needed = stats.runs_needed(figures)
     if request.runs < needed and not request.deterministic:
