@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell's lab: builds stock and Quell kernels, boots both, and shows what changed."""
+"""Quell's lab: builds stock and Quell kernels, boots both, and compares them."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian packages that are unpacked into the cache, not installed: servers, for workloads.
+"""Debian packages that are unpacked into the cache, not installed: servers for workloads.
 
-Installing a server would start it on this machine.
+The installation of a server would start it on this machine.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from quell.paths import Cache, atomic_dir
 
 
 def root(programs: Mapping[str, str], cache: Cache) -> Path:
-    """Where the ``programs`` (name to its package) are: "/", or a folder of the cache.
+    """The root folder of the ``programs`` (name to package): "/", or a folder of the cache.
 
-    The folder is fetched when a program is missing on this machine. UsageError when that
-    cannot be done.
+    The folder is fetched when a program is missing on this machine. UsageError when the
+    download fails.
     """
     if all(prereq.which(program) for program in programs):
         return Path("/")
@@ -34,11 +34,11 @@ def root(programs: Mapping[str, str], cache: Cache) -> Path:
 
 
 def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, backports: bool = False) -> Path:
-    """A folder of the cache with the packages and those they need that are not installed here.
+    """A folder of the cache with the packages and their dependencies that are not installed here.
 
-    Fetched with apt-get, without root; with ``backports`` from the backports of this Debian, whose
-    lists are the cache's: apt's own configuration is not touched. UsageError when that cannot be
-    done; ``lacking`` is what is missing then.
+    apt-get fetches them, without root. With ``backports`` they come from this Debian's backports,
+    whose lists go into the cache: apt's own configuration stays. UsageError when the download
+    fails; without apt-get it names the ``lacking`` programs.
     """
     names = sorted(set(packages))
     key = f"packages-{'-'.join(names)}" + ("-backports" if backports else "")
@@ -68,7 +68,7 @@ def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, back
 
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-# Without it apt-get update succeeds when nothing could be fetched.
+# Otherwise apt-get update succeeds without any download.
 _STRICT = ("-o", "APT::Update::Error-Mode=any")
 
 
@@ -76,8 +76,8 @@ _STRICT = ("-o", "APT::Update::Error-Mode=any")
 def lists(folder: Path, suites: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """apt-get's options for signed package lists of these ``suites`` of Debian, fetched into ``folder``.
 
-    From this system's own mirror; apt's own configuration and lists are not touched. UsageError where
-    there is no such mirror, or it cannot be reached.
+    They come from this system's own mirror; apt's own configuration and lists stay. UsageError
+    without such a mirror, or when it cannot be reached.
     """
     codename = _codename()
     listed = proc.run(
@@ -108,7 +108,7 @@ def lists(folder: Path, suites: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _codename() -> str:
-    """This Debian's name, such as "bookworm"; "" if this is none."""
+    """This Debian's name, such as "bookworm"; "" on another system."""
     try:
         facts = platform.freedesktop_os_release()
     except OSError:

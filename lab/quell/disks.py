@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Disks of a guest: the user's own data on a real file system, and images or devices as they are.
+"""Disks of a guest: the user's own data on a real file system, and unchanged images or devices.
 
-A guest reads the host's root over 9p, which no mechanism of the page cache applies to. Data
-that a command reads should lie on a disk: ``image_of`` makes one of a file or folder.
+A guest reads the host's root over 9p, where no mechanism of the page cache applies. Data that
+a command reads should be on a disk: ``image_of`` makes one of a file or folder.
 
 - The image's root has one entry, ENTRY. The guest mounts the image aside and binds ENTRY to the
-  path that the data have on the host (guest/runner.c).
+  data's path on the host (guest/runner.c).
 - A disk is attached as a snapshot (``machine.command_line``): a guest cannot change it.
 - An image is kept in the cache under a digest of the data's names, sizes, modes and change times.
-  The digest is taken again after the copy, so that no image mixes two states.
-- Nothing is copied twice where a mount namespace can be had: mkfs reads the data through a bind
-  mount. Elsewhere a copy is made first. Without root it belongs to the user in the guest.
+  The digest is taken again after the copy: no image mixes two states.
+- With a mount namespace mkfs reads the data through a bind mount. Otherwise they are copied
+  first; without root the copy belongs to the user in the guest.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from quell.paths import Cache, atomic_dir, require_space
 MIB = 1 << 20
 # The entry of an image's root that holds the user's file or folder.
 ENTRY = "data"
-# Room that a guest finds on a disk of the user's data. The image is sparse.
+# Free space on a disk of the user's data. The image is sparse.
 ROOM = 1024 * MIB
 _QCOW2 = b"QFI\xfb"
-# A guest has these of its own.
+# A guest has its own.
 _NOT_DATA = ("/proc", "/sys", "/dev")
 _TOP_NOT_DATA = (Path("/"), Path("/run"))
-# mkfs.xfs reads a file with one read(), which moves no more.
+# The limit of one read(): mkfs.xfs reads a file with a single call.
 _XFS_FILE_MAX = 0x7FFFF000
 _TIMEOUT_S = 6 * 3600
 _POLL_S = 0.3
@@ -50,8 +50,8 @@ _POLL_S = 0.3
 class Disk:
     """A disk: the ``image`` (or block device) and its ``format`` ("raw", "qcow2").
 
-    With ``target`` the guest mounts the ``filesystem`` and shows its ENTRY there; else the
-    disk is only attached.
+    With ``target`` the guest mounts the ``filesystem`` and binds its ENTRY there. Otherwise
+    the disk is only attached.
     """
 
     image: Path
@@ -62,7 +62,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Data:
-    """A file or folder of the host, and the file system that it gets in the guest."""
+    """A file or folder of the host, and its file system in the guest."""
 
     path: Path
     filesystem: str = "ext4"
@@ -138,7 +138,7 @@ def in_use(device: int, root: Path = Path("/")) -> str:
     for line in (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         fields, _, source = line.partition(" - ")
         number, where = fields.split(" ")[2], fields.split(" ")[4]
-        # Btrfs has device numbers of its own.
+        # Btrfs uses device numbers of its own: compare the source, too.
         if number in numbers or _number(source.split(" ")[1]) in numbers:
             return f"mounted on {_unescape(where)}"
     for line in (root / "proc/swaps").read_text(errors="surrogateescape").splitlines()[1:]:
@@ -155,7 +155,7 @@ def _with_holders(number: str, root: Path) -> Iterator[str]:
 
 
 def _number(escaped: str) -> str:
-    """The device number of a block device as /proc names it, "" if it is none."""
+    """The number of a block device with a name from /proc; "" for other names."""
     try:
         status = os.stat(_unescape(escaped))
     except OSError:
@@ -184,8 +184,8 @@ class _Content:
 def image_of(data: Data, cache: Cache) -> Disk:
     """The disk of the user's data; its image is made once for this content and kept in the cache.
 
-    UsageError without room, or where the file system cannot hold the data. QuellError when the
-    data change while they are copied. Nothing is left behind then.
+    UsageError without disk space, or where the file system cannot hold the data. QuellError when
+    the data change during the copy. Errors leave no files.
     """
     real = data.path.resolve()
     if cache.root.resolve().is_relative_to(real):
@@ -231,7 +231,7 @@ def _content(data: Data) -> _Content:
 
 
 def _walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """(name below ``top``, status) of ``top`` and all in it, a folder before its content, sorted."""
+    """(name below ``top``, status) of ``top`` and its content, sorted, a folder before its content."""
     names = [""]
     while names:
         name = names.pop()
@@ -246,20 +246,20 @@ def _walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _space(status: os.stat_result) -> int:
-    """Bytes that an entry takes on a disk, with its inode."""
+    """An entry's bytes on a disk, with its inode."""
     least = 4096 if stat.S_ISDIR(status.st_mode) else 0
     return max(status.st_size, least) + 4096
 
 
 def _can_bind() -> bool:
-    """Whether a mount namespace can be had: root in a container may have none."""
+    """Whether a mount namespace is available: root in a container may have none."""
     if os.geteuid() != 0:
         return False
     return proc.run([*_NAMESPACE, "true"], timeout=30, check=False).returncode == 0
 
 
 def _make(image: Path, filesystem: str, real: Path, stage: Path, bind: bool) -> None:
-    """The image of the content of ``real``; ``stage`` is a folder to make on the way."""
+    """The image of the content of ``real``; ``stage`` is a temporary folder."""
     stage.mkdir()
     place = stage / ENTRY
     try:
@@ -279,7 +279,7 @@ def _make(image: Path, filesystem: str, real: Path, stage: Path, bind: bool) -> 
 
 @contextmanager
 def _growing(what: str, image: Path, size: int) -> Iterator[None]:
-    """A progress bar that follows how much of an image is on the disk."""
+    """A progress bar that follows the image's size on the disk."""
     done = threading.Event()
     with ui.progress(what, total=size) as bar:
 
@@ -335,7 +335,7 @@ def _run(
 
 
 def _entries(root: Path, bound: Path | None) -> Iterator[tuple[str, Path, os.stat_result]]:
-    """(name below ``root``, where it lies, status) of ``root`` and all that mkfs will find in it."""
+    """(name below ``root``, real path, status) of ``root`` and all entries that mkfs will find."""
     for name, status in _walk(root):
         if bound is None or name != ENTRY:
             yield name, root / name, status
@@ -390,8 +390,8 @@ def make_xfs(image: Path, root: Path, bound: Path | None = None, room: int = 0) 
     lines += ["$"] * (depth + 1)
     proto = image.with_suffix(".proto")
     proto.write_bytes(os.fsencode("\n".join(lines) + "\n"))
-    # mkfs writes a file in one piece, whatever extents it has: it has to fit into one
-    # allocation group, and two are the least. Unused space takes no space.
+    # mkfs writes a file in one piece, which has to fit into one allocation group. Two groups are
+    # the minimum. The image is sparse.
     group = (used * 105 // 100 + 320 * MIB) // MIB
     shape = f"file,size={2 * group + room // MIB}m,agcount=2"
     _run("mkfs.xfs", "-q", "-d", shape, "-p", proto, image, root=root, bound=bound)
@@ -399,7 +399,7 @@ def make_xfs(image: Path, root: Path, bound: Path | None = None, room: int = 0) 
 
 
 def _proto_line(name: str, path: Path, status: os.stat_result) -> str:
-    """The line of xfs' prototype file for an entry, whose data lie at ``name`` while mkfs runs."""
+    """The line of xfs' prototype file for an entry; its data are at ``name`` while mkfs runs."""
     mode, last, words = status.st_mode, os.path.basename(name), [os.path.basename(name), name]
     if stat.S_ISLNK(mode):
         words = [last, os.readlink(path)]
@@ -427,7 +427,7 @@ def make_f2fs(image: Path, root: Path, bound: Path | None = None, room: int = 0)
     prereq.ensure(_tools("f2fs"))
     _empty(image, _measure(root, bound)[0] * 115 // 100 + 256 * MIB + room)
     _run("mkfs.f2fs", "-q", image, root=root)
-    # It ends with a check, whose exit code is 1 when there was something to set right.
+    # sload.f2fs ends with a check; its exit code 1 means that it corrected something.
     _run("sload.f2fs", "-P", "-f", root, image, root=root, bound=bound, good=(0, 1))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The series as patches that ``git am`` takes, and one roll-up patch.
 
-The patches are git's own: the files that Quell touches are committed, pristine,
-to a scratch repository, then commit after commit, and ``git format-patch``
-writes them. The same Quell and the same source give the same bytes.
+A scratch repository gets the pristine files that Quell touches, then one commit after
+the other, and ``git format-patch`` writes the patches. The same Quell and the same
+source give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quell.source import GIT_ENV, git, linux_of
 from quell.tree import Overlay, Reader
 
 COVER = "cover-letter"
-# Where the user has no name, git still wants one.
+# git needs an identity even if the user has none.
 NOBODY = ("Quell", "quell@localhost")
 _DATE = "2024-11-17T22:15:00Z"
 _GIT = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
@@ -33,22 +33,22 @@ _GIT = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=fals
 
 @dataclass(frozen=True)
 class Identity:
-    """Who signs: ``user.name`` and ``user.email`` of the user's git configuration."""
+    """The signer: ``user.name`` and ``user.email`` of the user's git configuration."""
 
     name: str
     email: str
 
     @property
     def trailer(self) -> str:
-        """The line that kernel developers add."""
+        """The line Signed-off-by."""
         return f"Signed-off-by: {self.name} <{self.email}>\n"
 
 
 def identity() -> Identity | None:
-    """Who the user's git says they are here; None without a name or an address."""
+    """The identity in the user's git configuration; None without a name or an address."""
 
     def value(key: str) -> str:
-        # The user's own configuration, which the lab's other calls leave out.
+        # The lab's other calls of git ignore the user's configuration.
         result = proc.run(["git", "config", "--get", key], check=False)
         return result.stdout.strip()
 
@@ -57,7 +57,7 @@ def identity() -> Identity | None:
 
 
 def date() -> str:
-    """When Quell's repository was last committed to, as ISO 8601; a fixed date outside of one."""
+    """The date of the last commit in Quell's repository, as ISO 8601; a fixed date without one."""
     try:
         return git("log", "-1", "--format=%cI", cwd=repo_root()).strip() or _DATE
     except QuellError:
@@ -66,9 +66,9 @@ def date() -> str:
 
 @contextmanager
 def target(dest: Path) -> Iterator[None]:
-    """Make ``dest`` before the work and not after it; a folder that is left empty by an error goes again.
+    """Make ``dest`` before the work; after an error, remove the folders that are still empty.
 
-    UsageError unless it is new or an empty folder, and can be written to.
+    UsageError unless it is new or an empty folder, and writable.
     """
     try:
         made = [path for path in (dest, *dest.parents) if not path.exists()]
@@ -96,8 +96,8 @@ def patches(
 ) -> dict[str, str]:
     """The files to write, by name: ``0001-....patch`` and so on, and ``quell-VERSION.patch``.
 
-    Where ``hooks/VERSION/cover`` has the text for one, a cover letter comes first. ``version`` is Linux's. QuellError when a hook does not apply, or series.toml
-    does not fit.
+    A cover letter comes first if ``hooks/VERSION/cover`` has its text. ``version`` is Linux's.
+    QuellError when a hook does not apply, or series.toml does not fit.
     """
     linux = linux_of(version)
     one = series.read(kernel, linux)
@@ -159,7 +159,7 @@ def _roll_up(one: series.Series, version: str) -> str:
 
 
 class _Scratch:
-    """A repository of the files that Quell touches, and of nothing else."""
+    """A repository of the files that Quell touches."""
 
     def __init__(self, root: Path, attributes: Path, who: Identity | None, when: str) -> None:
         self.root = root
@@ -177,7 +177,7 @@ class _Scratch:
         return self.git("rev-parse", "HEAD").strip()
 
     def commit(self, overlay: Overlay, message: str) -> None:
-        """Commit these files; those of the commits before stay as they are."""
+        """Commit these files on top of the earlier ones."""
         for path, data in overlay.items():
             full = self.root / path
             if data is None:
@@ -202,7 +202,7 @@ def numbered(files: dict[str, str]) -> list[str]:
 
 
 def am(repo: Path, mails: list[Path]) -> None:
-    """Apply the patches with ``git am`` in a clean repository. QuellError with git's words."""
+    """Apply the patches with ``git am`` in a clean repository. QuellError with git's messages."""
     who = dict(zip(("NAME", "EMAIL"), NOBODY, strict=True))
     env = {**GIT_ENV, **{f"GIT_COMMITTER_{key}": value for key, value in who.items()}}
     result = proc.run(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Boots a kernel image in QEMU with the host's root, and runs one command in it.
+"""Boot a kernel image in QEMU with the host's root, and run one command in it.
 
-virtme-ng says how the host's root gets into a guest (``virtme-run --dry-run``);
-QEMU is started here, so that its process, its console log and its end are ours.
+virtme-ng provides the arguments for the host's root (``virtme-run --dry-run``). This module
+starts QEMU itself, to control its process and its console log.
 The guest's init is ``guest/runner.c``: a boot takes some 2 s under emulation.
 
-The short way in, for tests and scripts::
+For tests and scripts::
 
     result = machine.run_script(image, "uname -r", memory="256M", append=["quell=off"])
     result.exit_code, result.stdout, result.console
@@ -44,23 +44,23 @@ from quell.paths import Cache, atomic_dir, write_atomic
 from quell.qemu import find as find_qemu
 
 MIB = 1 << 20
-# Seconds a kernel may take from power-on to the guest's first word.
+# Seconds from power-on to the guest's first output.
 BOOT_TIMEOUT_S = {"kvm": 30.0, "tcg": 90.0}
-# What each CPU adds when one thread emulates all of them: 16 take some 50 s on a busy host.
+# Added by each CPU when one thread emulates all of them: 16 take some 50 s on a busy host.
 DETERMINISTIC_BOOT_S = 15.0
 PROBE_TIMEOUT_S = 15.0
-# Seconds between the first line of an oops and the end of the guest: the rest is still coming.
+# Seconds between the first line of an oops and the end of the guest, for the rest of its lines.
 _OOPS_GRACE_S = 1.5
 _POLL_S = 0.03
 _OOPS_LINES = 40
 # As in guest/runner.c.
 MAX_DISKS = 15
-# Setting: the LRU lists of before MGLRU, which is on where a distribution has it on.
+# Setting: the classic LRU lists, not MGLRU, which is on by default as in distributions.
 CLASSIC_LRU = "/sys/kernel/mm/lru_gen/enabled=0"
 SWAPS = ("ramdisk", "zram", "zswap")
-# Under TCG QEMU 7.2 now and then crashes while a guest with several CPUs sets up its PCI
-# devices, and of some 150 guests of QEMU 10.0 one waited for a timer interrupt for ever while
-# it booted. Nothing has been measured by then: the guest is booted again.
+# QEMU 7.2 under TCG sometimes crashes while a guest with several CPUs sets up its PCI devices.
+# With QEMU 10.0 one of some 150 guests waited forever for a timer interrupt during boot. No
+# measurement has begun by then: the guest is booted again.
 _BOOT_TRIES = 3
 # Longest kernel command line that x86 takes (COMMAND_LINE_SIZE), less its NUL.
 _CMDLINE_MAX = 2047
@@ -77,7 +77,7 @@ _WARNING = re.compile(
 
 
 class GuestError(QuellError):
-    """A guest did not do what it was booted for."""
+    """A guest failed."""
 
 
 class GuestPanic(GuestError):
@@ -85,11 +85,11 @@ class GuestPanic(GuestError):
 
 
 class GoneBreakpoint(GuestPanic):
-    """The guest's kernel died of a breakpoint that QEMU had not forgotten, see qemu.py."""
+    """The guest's kernel died of a removed breakpoint that QEMU still executed; see qemu.py."""
 
 
 class QemuCrash(GuestError):
-    """QEMU itself died of a signal before the guest's first word."""
+    """QEMU itself died of a signal before the guest's first output."""
 
 
 class GuestTimeout(GuestError):
@@ -97,20 +97,20 @@ class GuestTimeout(GuestError):
 
 
 class BootTimeout(GuestTimeout):
-    """The guest said nothing in time and was stopped."""
+    """The guest had no output in time and was stopped."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a guest is made of.
+    """The hardware and the boot parameters of a guest.
 
     ``accel`` is "kvm" or "tcg"; ``memory`` is in bytes (whole MiB, 64 MiB at
-    least); ``cpus`` 1 to 64. ``append`` are kernel parameters, the last to
-    come and so the ones that count. ``deterministic``: one thread emulates all
-    CPUs and QEMU's instruction counter is the clock; needs "tcg". ``nodes`` are
-    the sizes of NUMA nodes in bytes, ``memory`` together: the first has all CPUs
-    and is fast, the others have none and are slower memory tiers; none: one node.
-    ``qemu`` are further arguments for QEMU.
+    least); ``cpus`` 1 to 64. ``append`` are kernel parameters; they come last and
+    override others. ``deterministic``: one thread emulates all CPUs and QEMU's
+    instruction counter is the clock; needs "tcg". ``nodes`` are the sizes of NUMA
+    nodes in bytes, ``memory`` in total. The first has all CPUs and is fast; the
+    others have none and are slower memory tiers. Empty: one node. ``qemu`` are
+    further arguments for QEMU.
     """
 
     accel: str = "tcg"
@@ -148,7 +148,7 @@ class Machine:
 
     @property
     def boot_timeout(self) -> float:
-        """Seconds it may take from power-on to the guest's first word."""
+        """The limit in seconds from power-on to the guest's first output."""
         return BOOT_TIMEOUT_S[self.accel] + DETERMINISTIC_BOOT_S * self.cpus * self.deterministic
 
 
@@ -157,12 +157,12 @@ class Job:
     """A command for the guest.
 
     ``env`` is its whole environment. ``data`` is an image by one of ``disks.MAKERS``
-    (a file of the host, never written to) that the guest mounts at ``frames.DATA_DIR``,
-    from a RAM disk if ``ram``. ``stage`` are programs of the host that the guest copies
-    to ``frames.STAGE_DIR`` first, so that they do not run off 9p. ``writes`` maps
-    files of the guest (/sys, /proc) to what is written to them before the command
-    starts. ``disks`` are attached in this order, behind ``data``: the first is /dev/vda, or
-    /dev/vdb with ``data``. ``swap`` is one of SWAPS, half as large as the memory; empty: none.
+    (a file of the host, never written to). The guest mounts it at ``frames.DATA_DIR``,
+    from a RAM disk if ``ram``. ``stage`` are programs of the host; the guest first copies
+    them to ``frames.STAGE_DIR``, away from 9p. ``writes`` maps files of the guest (/sys,
+    /proc) to values that are written before the command starts. ``disks`` are attached in
+    this order, behind ``data``: the first is /dev/vda, or /dev/vdb with ``data``. ``swap``
+    is one of SWAPS, half as large as the memory; empty: none.
     """
 
     argv: Sequence[str]
@@ -209,13 +209,13 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class GuestResult:
-    """What came back from a guest.
+    """The outcome of a guest.
 
     ``exit_code`` is the command's, 128 + N when signal N ended it (``signal``
-    is N then). ``console`` is the kernel's log, ``warnings`` what in it is
-    worth a word, ``oops`` the lines of a crash (only with fail_on_oops=False).
-    ``frames`` are the counters; None when the guest died before sending them,
-    and then ``exit_code`` is -1. ``seconds`` is the host's time, boot included.
+    is N then). ``console`` is the kernel's log, ``warnings`` its warnings, ``oops``
+    the lines of a crash (only with fail_on_oops=False). ``frames`` are the counters;
+    None when the guest died before it sent them, and then ``exit_code`` is -1.
+    ``seconds`` is the host's time, boot included.
     """
 
     exit_code: int
@@ -278,10 +278,10 @@ def guest_program(name: str, cache: Cache) -> Path:
 
 # --- the command line of QEMU -----------------------------------------------
 
-# TCG copies byte by byte where Linux uses ERMS or FSRM (rep movsb): slow, and another CPU sees
-# words half written, as on no processor.
+# TCG copies byte by byte where Linux uses ERMS or FSRM (rep movsb). That is slow, and another
+# CPU can see half-written words, unlike on any processor.
 _TCG_CPU = "max,-erms,-fsrm"
-# What virtme-ng decides and we decide ourselves; each has an argument.
+# Options of virtme-ng that the lab sets itself; each has an argument.
 _OURS = {"-machine", "-M", "-cpu", "-accel", "-chardev", "-serial", "-mon", "-echr", "-append"}
 _OUR_DEVICES = ("virtio-serial", "virtconsole", "virtserialport")
 _VIRTME_KERNEL_ARGS = re.compile(
@@ -300,14 +300,14 @@ def _virtme(qemu: str, image: str, memory_mib: int, cpus: int) -> tuple[str, ...
     lines = [line for line in result.stdout.splitlines() if " -kernel " in line]
     if result.returncode != 0 or len(lines) != 1:
         raise UsageError(
-            "virtme-ng cannot say how to boot the guest; ./quell doctor lists what is missing",
+            "virtme-ng gave no command line for the guest; ./quell doctor lists missing prerequisites",
             detail=proc.tail(result.stderr or result.stdout, 5),
         )
     return tuple(shlex.split(lines[0]))
 
 
 def _keep(virtme: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Of virtme-ng's command line: QEMU's arguments to keep, and the kernel's."""
+    """The parts of virtme-ng's command line to keep: QEMU's arguments, and the kernel's."""
     qemu: list[str] = [virtme[0]]
     kernel: list[str] = []
     words = iter(virtme[1:])
@@ -322,7 +322,7 @@ def _keep(virtme: Sequence[str]) -> tuple[list[str], list[str]]:
                 qemu += [word, value]
         else:
             qemu.append(word)
-    # The host's files do not change under a run; without a cache every read asks the host.
+    # The host's files do not change during a run; without a cache every read goes to the host.
     kernel = [
         f"{w},cache=loose" if w.startswith("rootflags=") and "cache=" not in w else w
         for w in kernel
@@ -331,7 +331,7 @@ def _keep(virtme: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _numa(nodes: Sequence[int], cpus: int) -> list[str]:
-    """QEMU's arguments for NUMA nodes, as in ``Machine``; an HMAT tells how fast they are."""
+    """QEMU's arguments for NUMA nodes, as in ``Machine``; an HMAT gives their speeds."""
     argv: list[str] = []
     for number, size in enumerate(nodes):
         argv += ["-object", f"memory-backend-ram,id=node{number},size={size}"]
@@ -357,7 +357,7 @@ def _escape(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Channels:
-    """Where the guest's channels end on the host: file names for QEMU."""
+    """The host's ends of the guest's channels: file names for QEMU."""
 
     console: Path
     frames: Path
@@ -381,21 +381,21 @@ def command_line(
     qemu_program: str = "qemu-system-x86_64",
     virtme: Sequence[str] | None = None,
 ) -> list[str]:
-    """QEMU's whole command line; ``virtme`` (for tests) is virtme-ng's instead of asking it."""
+    """QEMU's whole command line; ``virtme`` (for tests) replaces virtme-ng's."""
     memory = machine.memory
     ram_kb = 0
     if data is not None and ram:
         if machine.nodes:
             raise UsageError("data on a RAM disk would fill the guest's fast NUMA node")
         ram_kb = -(-data.stat().st_size // 1024)
-        # The RAM disk, with what the kernel needs to manage that much more memory.
+        # The RAM disk, and the kernel's overhead for that much more memory.
         memory += ram_kb * 1024 * 103 // 100
     memory_mib = -(-memory // MIB)
     qemu, kernel = _keep(virtme or _virtme(qemu_program, str(image), memory_mib, machine.cpus))
     qemu += ["-machine", "q35,hmat=on" if machine.nodes else "q35"]
     qemu += _numa(machine.nodes, machine.cpus)
     if machine.accel == "kvm":
-        # Paravirtual flushing would change the very interrupts that are counted.
+        # Paravirtual flushing would change the counted interrupts.
         qemu += ["-accel", "kvm", "-cpu", "host,kvm-pv-tlb-flush=off"]
     elif machine.deterministic:
         qemu += ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", _TCG_CPU]
@@ -406,7 +406,7 @@ def command_line(
     qemu += ["-serial", "chardev:console", "-device", "virtio-serial-pci"]
     ports = [("frames", channels.frames)]
     if channels.terminal:
-        # Ctrl-A X ends the guest, Ctrl-A H lists what else there is.
+        # Ctrl-A X ends the guest, Ctrl-A H lists all keys.
         qemu += ["-chardev", "stdio,id=terminal,signal=off,mux=on", "-mon", "chardev=terminal"]
         qemu += ["-device", "virtconsole,chardev=terminal"]
     else:
@@ -423,16 +423,16 @@ def command_line(
     for number, disk in enumerate(disks):
         qemu += ["-drive", f"if=none,id=disk{number},file={_escape(disk.image)},format={disk.format},snapshot=on"]
         qemu += ["-device", f"virtio-blk-pci,drive=disk{number}"]
-    # Without an empty CD-ROM drive, for one: SeaBIOS waits 32 s for it where QEMU is newer.
+    # SeaBIOS of newer QEMUs waits 32 s for an empty CD-ROM drive.
     qemu += [word for word in ("-nodefaults", "-no-reboot") if word not in qemu]
 
-    # A warning is worth a line in the log; an oops ends the guest at once.
+    # Warnings are logged; an oops ends the guest at once.
     kernel += ["console=ttyS0", "loglevel=5", "panic=-1", "oops=panic"]
-    # On a busy host an emulated timer may tick too late for Linux' check at boot, which
-    # then panics. Under KVM Linux leaves it out by itself.
+    # On a busy host an emulated timer may tick too late for Linux' check at boot, which then
+    # panics. Under KVM Linux skips it by itself.
     kernel.append("no_timer_check")
     if swap:
-        # The second RAM disk; it takes memory as it is written to.
+        # The second RAM disk; writes allocate its memory.
         kernel.append("brd.rd_nr=2")
         ram_kb = max(ram_kb, machine.memory // 2048)
     if ram_kb:
@@ -464,14 +464,14 @@ def find_oops(console: str) -> tuple[str, ...]:
 
 
 def find_warnings(console: str) -> tuple[str, ...]:
-    """Lines of a console log that are no crash but worth a word: WARN, stalls, OOM kills."""
+    """The warnings of a console log that are no crash: WARN, stalls, OOM kills."""
     lines = console.replace("\r", "").splitlines()
     return tuple(line for line in lines if _WARNING.search(line))
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: ``boot`` until the guest's first word, ``run`` from then to its end."""
+    """Seconds: ``boot`` until the guest's first output, ``run`` from then to its end."""
 
     boot: float
     run: float
@@ -485,13 +485,13 @@ def _die_with(parent: int) -> None:
 
 @contextmanager
 def _started(argv: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is gone when the block is left, however it is left."""
+    """A process that is gone after the block, also after an exception."""
     parent = os.getpid()
     try:
         child = subprocess.Popen(list(argv), preexec_fn=lambda: _die_with(parent), **options)
     except FileNotFoundError as error:
         raise UsageError(
-            f"the program {argv[0]} is missing; ./quell doctor says how to install it"
+            f"the program {argv[0]} is missing; ./quell doctor has the command to install it"
         ) from error
     try:
         yield child
@@ -521,12 +521,12 @@ def supervise(
     emulated: bool = True,
     cut: Callable[[], bool] | None = None,
 ) -> str:
-    """Run QEMU until it ends by itself, or ``cut`` says to cut its power; the console's text.
+    """Run QEMU until it ends by itself, or ``cut`` is true and its power is cut; the console's text.
 
-    ``env`` is added to its environment. Raises GuestPanic with the oops when the console shows
-    one, GoneBreakpoint (with ``fail_on_oops=False``, too) where that may be the emulation's, GuestTimeout
-    at a limit (each names the console log), GuestError when QEMU itself fails (QemuCrash if it
-    crashed before the guest said anything). QEMU is gone when this returns or raises.
+    ``env`` is added to its environment. GuestPanic with the oops when the console shows one;
+    GoneBreakpoint (with ``fail_on_oops=False``, too) where the emulation may have caused it;
+    GuestTimeout at a limit. Each names the console log. GuestError when QEMU itself fails
+    (QemuCrash before the guest's first output). QEMU is gone when this returns or raises.
     """
     with ExitStack() as stack:
         options: dict[str, Any] = {"pass_fds": tuple(pass_fds), "env": {**os.environ, **(env or {})}}
@@ -622,12 +622,12 @@ def boot(
     ``rundir`` (an existing folder) receives console.log, frames, stdout,
     stderr and qemu.log. ``timeout`` is the command's, in seconds. ``live``
     also copies the command's output to ours and our stdin to it; with
-    ``terminal`` the command gets our terminal instead. ``cut`` is asked all the time: when it
-    says yes QEMU is killed, and what is known is returned, with exit code -1.
+    ``terminal`` the command gets our terminal instead. ``cut`` is polled: when it
+    is true, QEMU is killed, and the known part is returned, with exit code -1.
 
-    Raises UsageError when the command or its directory does not exist in the
-    guest, GuestPanic, GuestTimeout, GuestError (see ``supervise``), and
-    FramesError when what the guest sent is truncated.
+    UsageError when the command or its directory does not exist in the guest;
+    GuestPanic, GuestTimeout, GuestError (see ``supervise``); FramesError when
+    the guest's report is truncated.
     """
     rundir = rundir.absolute()
     size = shutil.get_terminal_size()
@@ -684,7 +684,7 @@ def boot(
                     raise
                 ui.note(f"{error.message}; booting the guest again")
             except GoneBreakpoint as error:
-                # Not where something outside of the guest has seen a part of it.
+                # Not if something outside of the guest may have seen a part of the run.
                 if not tries or live or terminal or cut is not None:
                     raise
                 ui.note(f"{error.message}; booting the guest again")
@@ -710,7 +710,7 @@ def boot(
 
 
 def finish(result: GuestResult, frames: Frames, job: Job, log: Path) -> GuestResult:
-    """The result with what the guest said about the command's end; the errors of ``boot``."""
+    """The result with the command's end from the guest's report; the errors of ``boot``."""
     if frames.failure is not None:
         raise GuestError(f"the guest could not be prepared: {frames.failure}", log=log)
     status, number, message = frames.status
@@ -728,7 +728,7 @@ def finish(result: GuestResult, frames: Frames, job: Job, log: Path) -> GuestRes
 
 @contextmanager
 def _terminal_restored() -> Iterator[None]:
-    """QEMU makes the terminal raw; if it is killed nobody else puts it back."""
+    """Restore the terminal: QEMU makes it raw, and may be killed."""
     try:
         saved = termios.tcgetattr(0)
     except termios.error:
@@ -753,7 +753,7 @@ class _Relay:
         self._writers = [write for _, write in pipes]
         self.stdin = self._in_read
         self.fds = tuple(self._writers)
-        # QEMU opens a file by name: a pipe has one too.
+        # QEMU opens files by name; a pipe has one in /proc.
         self.stdout, self.stderr = (Path(f"/proc/self/fd/{fd}") for fd in self._writers)
         for (read, _), copy, target in zip(pipes, self._copies, (1, 2), strict=True):
             thread = threading.Thread(target=self._out, args=(read, copy, target), daemon=True)
@@ -775,7 +775,7 @@ class _Relay:
                 file.write(data)
                 try:
                     os.write(target, data)
-                except OSError:  # our reader went away; the copy is kept
+                except OSError:  # our reader is gone; the copy is kept
                     pass
 
     def _in(self) -> None:
@@ -792,14 +792,14 @@ class _Relay:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """``name`` is "kvm" or "tcg", ``reason`` a sentence on why it was taken."""
+    """``name`` is "kvm" or "tcg", ``reason`` the reason of the choice."""
 
     name: str
     reason: str
 
 
 def host_cpu() -> str:
-    """The host's CPU model, as /proc/cpuinfo names it."""
+    """The host's CPU model in /proc/cpuinfo."""
     for line in _text(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -809,8 +809,8 @@ def host_cpu() -> str:
 def choose_accelerator(wanted: str, image: Path, cache: Cache, qemu: Sequence[str] = ()) -> Accelerator:
     """The accelerator for ``--accel``: "auto" boots ``image`` under KVM once per machine.
 
-    ``qemu`` are the arguments without which it does not boot: an initramfs.
-    The answer is kept in the cache for this CPU, QEMU, host kernel and /dev/kvm.
+    ``qemu`` are arguments that the boot needs: an initramfs. The answer is kept in
+    the cache for this CPU, QEMU, host kernel and /dev/kvm.
     """
     if wanted == "tcg":
         return Accelerator("tcg", "chosen with --accel tcg")
@@ -883,13 +883,14 @@ def run_script(
 ) -> GuestResult:
     """Boot ``kernel_image``, run ``script`` in it, return its exit code, output and console.
 
-    ``script`` is a line for /bin/sh, or a list of words to run as they are.
+    ``script`` is a line for /bin/sh, or a command as a list of words.
     ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the
-    console), and settings as a side has them (/FILE=VALUE). ``timeout`` in seconds is the script's; a boot has its own limit.
-    ``data``, ``stage`` and ``disks`` are as in Job, ``nodes`` as in Machine (they
-    make up the memory). The host's root is the guest's, writes are discarded.
-    With ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``.
-    Errors as in ``boot``; the console log that they name is kept in the cache's logs.
+    console), and settings as a side has them (/FILE=VALUE). ``timeout`` in
+    seconds is the script's; a boot has its own limit. ``data``, ``stage`` and
+    ``disks`` are as in Job, ``nodes`` as in Machine (they make up the memory).
+    The host's root is the guest's, writes are discarded. With
+    ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``.
+    Errors as in ``boot``; their console log is kept in the cache's logs.
     """
     cache = cache or Cache()
     name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache, qemu).name
@@ -924,7 +925,7 @@ def run_script(
 
 
 def save_log(log: Path | None, cache: Cache) -> Path | None:
-    """A copy of a guest's log that outlives its folder."""
+    """A copy of a guest's log in the cache's logs."""
     if log is None or not log.exists():
         return None
     kept = cache.logs / f"guest-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{log.name}"

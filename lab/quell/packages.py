@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Python packages from PyPI that only some of the lab needs, installed when first needed."""
+"""Python packages from PyPI for parts of the lab, installed when first needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def missing(requirements: Path) -> list[str]:
 
 
 def pip(args: Sequence[str | Path], what: str, *, cwd: Path | None = None) -> None:
-    """Run pip with ``args``. UsageError when it fails: ``what`` (a subject and a verb) then."""
+    """Run pip with ``args``. UsageError with ``what`` (a subject and a verb) when it fails."""
     argv = [sys.executable, "-m", "pip", *args, "--quiet", "--disable-pip-version-check"]
     argv += ["--no-input", "--timeout", "15", "--retries", "2"]
     try:
@@ -44,7 +44,7 @@ def pip(args: Sequence[str | Path], what: str, *, cwd: Path | None = None) -> No
 
 
 def install(requirements: Path, why: str, cache: Cache) -> None:
-    """Put what is missing of a file into the environment that runs us; ``why`` is for the user.
+    """Install a file's missing packages into the lab's environment; ``why`` is for the user.
 
     UsageError without a network.
     """

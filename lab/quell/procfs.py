@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the kernel counts, read from the texts of its files in /proc.
+"""The kernel's counters, parsed from the texts of files in /proc.
 
-Each takes a file's text; ValueError, with the reason, when it is not as the kernel writes it.
+Each function takes a file's text. ValueError, with the reason, for an unknown form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def interrupts(text: str, label: str) -> dict[int, int]:
 
 
 def ticks(text: str) -> int:
-    """CPU time in clock ticks, user and system, of the threads whose /proc/PID/stat lines these are."""
+    """CPU time in clock ticks, user and system, of the threads of these /proc/PID/stat lines."""
     total = 0
     for line in text.splitlines():
         # The name is in parentheses and may hold anything; utime and stime are fields 14 and 15.

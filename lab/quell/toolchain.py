@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The compiler and its cache: which version, and with what settings."""
+"""The compiler's version, and the settings of its cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ccache(base: Path, cache: Cache) -> dict[str, str]:
         "CCACHE_BASEDIR": str(base),
         "CCACHE_NOHASHDIR": "1",
         "CCACHE_MAXSIZE": "4G",
-        # A second run of the preprocessor would be a fifth of a build: the compiler lists its own inputs.
+        # The compiler lists its own inputs; a second run of the preprocessor takes a fifth of a build.
         "CCACHE_DEPEND": "1",
         "LC_ALL": "C",
     }

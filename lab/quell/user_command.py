@@ -11,13 +11,13 @@ from quell import disks, machine, ui, workload
 from quell.errors import UsageError
 from quell.paths import Cache
 
-# Variables that name things outside of the guest, and the launcher's own.
+# Variables about the host, and those of the launcher.
 _NOT_PASSED = {"PYTHONPATH", "VIRTUAL_ENV", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"}
 _NOT_PASSED |= {"SSH_AUTH_SOCK", "TMUX", "STY", "DBUS_SESSION_BUS_ADDRESS", "QUELL_CACHE"}
 
 
 def check(command: Sequence[str]) -> None:
-    """UsageError when there is no such command; guests have this machine's root file system."""
+    """UsageError when there is no such command. Guests have this machine's root file system."""
     name = command[0]
     if shutil.which(name, path=os.environ.get("PATH", machine.DEFAULT_PATH)) is None:
         near = f"./{name}" if "/" not in name and os.access(name, os.X_OK) and os.path.isfile(name) else ""
@@ -25,7 +25,7 @@ def check(command: Sequence[str]) -> None:
 
 
 def needs_only_ext4(data: Sequence[disks.Data | workload.Data], attached: Sequence[disks.Disk]) -> bool:
-    """Whether a guest with these disks needs no other file system; that of ``attached`` disks is not known."""
+    """Whether ext4 is enough for these disks; the file systems of ``attached`` disks are unknown."""
     return not attached and all(one.filesystem == "ext4" for one in data)
 
 
