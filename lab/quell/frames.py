@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from quell.errors import QuellError
 
-# The runner's protocol that is understood here.
+# The supported protocol of the runner.
 PROTOCOL = 1
-# Where the guest mounts a workload's data image.
+# The guest's mount point of a workload's data image.
 DATA_DIR = "/run/quell/data"
-# Where the guest finds a workload's own program: in its memory, not on the host.
+# The guest's folder of the workload's programs: in its memory, not on the host.
 STAGE_DIR = "/run/quell/bin"
 
 
@@ -42,12 +42,12 @@ class Frames:
 
     @property
     def failure(self) -> str | None:
-        """Why the guest could not be prepared, or None."""
+        """The reason if the guest could not be prepared, or None."""
         return self.text("failure") if "failure" in self.sections else None
 
     @property
     def status(self) -> tuple[str, int, str]:
-        """How the command ended: (how, number, text).
+        """The command's end: (how, number, text).
 
         "exited" with a code, "signalled" by a signal, or not started because of
         an errno: "noexec", "nodir", "notty".
@@ -62,15 +62,15 @@ class Frames:
 def parse_frames(data: bytes) -> Frames:
     """The sections in a guest's stream.
 
-    Raises FramesError when it is empty, of another protocol, or truncated: a
-    stream without its last line is worth nothing, however much came.
+    FramesError when it is empty, of another protocol, or truncated: a stream has
+    to have its last line.
     """
     if not data:
-        raise FramesError("the guest ended without a word")
+        raise FramesError("the guest ended without a report")
     head, _, rest = data.partition(b"\n")
     match = re.fullmatch(rb"quell-runner (\d+)", head)
     if not match:
-        raise FramesError("what the guest sent does not come from Quell's runner")
+        raise FramesError("the guest's report does not come from Quell's runner")
     if int(match[1]) != PROTOCOL:
         raise FramesError(f"the guest speaks protocol {int(match[1])} of Quell's runner, not {PROTOCOL}")
     sections: dict[str, bytes] = {}

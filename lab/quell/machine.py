@@ -884,13 +884,12 @@ def run_script(
     """Boot ``kernel_image``, run ``script`` in it, return its exit code, output and console.
 
     ``script`` is a line for /bin/sh, or a command as a list of words.
-    ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the
-    console), and settings as a side has them (/FILE=VALUE). ``timeout`` in
-    seconds is the script's; a boot has its own limit. ``data``, ``stage`` and
-    ``disks`` are as in Job, ``nodes`` as in Machine (they make up the memory).
-    The host's root is the guest's, writes are discarded. With
-    ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``.
-    Errors as in ``boot``; their console log is kept in the cache's logs.
+    ``append`` are kernel parameters ("loglevel=7" shows KUnit's output on the console), and
+    settings as a side has them (/FILE=VALUE). ``timeout`` in seconds is the script's; a boot has
+    its own limit. ``data``, ``stage`` and ``disks`` are as in Job, ``nodes`` as in Machine (they
+    make up the memory). The host's root is the guest's, writes are discarded. With
+    ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``. Errors as in
+    ``boot``; their console log is kept in the cache's logs.
     """
     cache = cache or Cache()
     name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache, qemu).name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where things are: the repository and the cache folder, its locks and atomic writes."""
+"""The repository and the cache folder, its locks and atomic writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quell.errors import UsageError
 
 # Every user of the cache holds this one shared; clean takes it exclusively.
 _CACHE_LOCK = "cache"
-# Locks this process holds, with how often: a lock may be taken again inside itself.
+# Locks of this process, with their depth: locks are recursive.
 _held: dict[Path, int] = {}
 
 
@@ -26,11 +26,11 @@ def repo_root() -> Path:
 
 
 class Cache:
-    """The one folder under which everything downloaded, built or measured lies.
+    """The folder of all downloads, builds and results.
 
     ``root`` is ``$QUELL_CACHE``, else ``$XDG_CACHE_HOME/quell``, else
-    ``~/.cache/quell``. Each folder property creates its folder. Raises
-    UsageError when the folder cannot be made.
+    ``~/.cache/quell``. Each folder property creates its folder. UsageError when
+    the folder cannot be made.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -99,7 +99,7 @@ class Cache:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep ``quell clean`` away for as long as this is held (shared between users)."""
+        """Keep ``quell clean`` away while this is held (shared between users)."""
         with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", shared=True):
             yield
 
@@ -107,14 +107,14 @@ class Cache:
     def lock(self, name: str) -> Iterator[None]:
         """Hold the lock ``name`` (letters, digits, ``.-_``) against every other process.
 
-        Says so when it has to wait. May be taken again inside itself.
+        A note is printed before a wait. The lock is recursive.
         """
         with self.in_use(), _flock(self.folder("locks") / f"{name}.lock"):
             yield
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the whole cache alone; UsageError at once when anyone is using it."""
+        """Hold the whole cache alone; UsageError at once when it is in use."""
         with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", wait=False):
             yield
 
@@ -159,7 +159,7 @@ def _acquire(path: Path, kind: int, wait: bool) -> int:
                     ui.note(f"waiting for another quell{who} that holds {path.stem} ...")
                     told = True
                 fcntl.flock(fd, kind)
-            # clean removes lock files: what we hold must be what others will open.
+            # clean removes lock files: the held one must be the one that others will open.
             try:
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     return fd
@@ -173,11 +173,11 @@ def _acquire(path: Path, kind: int, wait: bool) -> int:
 
 @contextmanager
 def atomic_dir(final: Path) -> Iterator[Path]:
-    """Build the folder ``final`` in a temporary one beside it, renamed once complete.
+    """Build the folder ``final`` in a temporary one beside it, and rename that at the end.
 
-    Yields the temporary folder; on any exception it is removed and nothing
-    appears. An existing ``final`` is replaced. A killed process leaves only a
-    ``.tmp-`` folder, which the next one of the same name removes: hold a lock.
+    Yields the temporary folder; any exception removes it. An existing ``final`` is
+    replaced. A killed process leaves only a ``.tmp-`` folder. The next call for the
+    same name removes it, so the caller has to hold a lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     for stale in final.parent.glob(f".tmp-{final.name}-*"):

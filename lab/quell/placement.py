@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the hunks of the hooks land in a Linux tree: as they are, moved, or nowhere."""
+"""The places of the hooks' hunks in a Linux tree: as expected, moved, or failed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# What git takes for the line that names a function, after @@: in C, and elsewhere.
+# Lines that git takes for a function's name, after @@: in C, and elsewhere.
 _C_FUNCTION = re.compile(r"(?!\s*[A-Za-z_]\w*:\s*(?:$|/[/*]))(?:::\s*)?[A-Za-z_].*$")
 _FUNCTION = re.compile(r"[A-Za-z_$].*$")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
-# Lines of context that patch(1) would do without, and git apply does not.
+# Lines of context that patch(1) may ignore; git apply needs them.
 _FUZZ = (1, 2)
 _AROUND = 4
 
@@ -20,8 +20,8 @@ _AROUND = 4
 class Hunk:
     """One hunk of a patch.
 
-    ``line`` is where the patch expects it in the file as the hooks before left
-    it, ``context`` the text after @@, ``lines`` the hunk without its first line.
+    ``line`` is its expected place in the file after the earlier hooks, ``context``
+    the text after @@, ``lines`` the hunk without its first line.
     """
 
     line: int
@@ -30,7 +30,7 @@ class Hunk:
 
     @property
     def old(self) -> list[str]:
-        """The lines that have to be there."""
+        """The lines that the file has to have."""
         return [line[1:] for line in self.lines if line[:1] in (" ", "-")]
 
     @property
@@ -40,15 +40,15 @@ class Hunk:
 
     @property
     def function(self) -> str:
-        """The function that it is in or that comes before, by name where there is one."""
+        """The function that encloses or precedes it; its name, if it has one."""
         return function_name(self.context)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a hunk landed: at line ``at``, in or behind ``function``; None: it does not apply.
+    """A hunk's place: line ``at``, in or behind ``function``; None: it does not apply.
 
-    ``around`` is what the file has there before the hook, with line numbers.
+    ``around`` are the file's lines there before the hook, with their numbers.
     """
 
     hook: str
@@ -61,12 +61,12 @@ class Placed:
 
     @property
     def moved(self) -> int:
-        """By how many lines; 0 if it does not apply."""
+        """The distance in lines; 0 if it does not apply."""
         return 0 if self.at is None else self.at - self.hunk.line
 
     @property
     def strayed(self) -> bool:
-        """Whether it landed in another function than the patch says."""
+        """Whether it applied in another function than the patch names."""
         return self.at is not None and self.moved != 0 and self.function != self.hunk.function
 
 
@@ -99,7 +99,7 @@ def function_name(context: str) -> str:
 
 
 def enclosing(lines: Sequence[str], at: int, path: str) -> str:
-    """What git would print after @@ for a hunk at line ``at``, by name."""
+    """The name of the function that git would print after @@ for a hunk at line ``at``."""
     pattern = _C_FUNCTION if path.endswith((".c", ".h", ".S")) else _FUNCTION
     for line in reversed(lines[: at - 1]):
         if pattern.match(line):
@@ -110,9 +110,9 @@ def enclosing(lines: Sequence[str], at: int, path: str) -> str:
 def place(
     hook: str, sections: Mapping[str, str], before: Mapping[str, str], output: str
 ) -> list[Placed]:
-    """What ``git apply --verbose --reject`` did with a hook, hunk by hunk.
+    """The result of ``git apply --verbose --reject`` for a hook, hunk by hunk.
 
-    ``before`` has the text of each file; one that is missing is not there.
+    ``before`` has the text of each existing file.
     """
     said = _by_file(output)
     placed = []
@@ -126,7 +126,7 @@ def place(
             for message in messages
             if (match := re.match(r"Hunk #(\d+) succeeded at (\d+) ", message))
         }
-        # Where the hunks before it in this file ended up shifts the lines of the old file.
+        # Earlier hunks of the file shift its lines.
         shift = 0
         for number, hunk in enumerate(hunks(section), 1):
             creates = section.startswith("--- /dev/null")
@@ -145,7 +145,7 @@ def place(
 
 
 def _by_file(output: str) -> dict[str, list[str]]:
-    """git's messages by the file that they are about."""
+    """git's messages by file."""
     found: dict[str, list[str]] = {}
     path = ""
     for line in output.splitlines():
@@ -171,7 +171,7 @@ def _failed(hook: str, path: str, hunk: Hunk, lines: Sequence[str], missing: boo
             hint = f"without {fuzz} line{'s' * (fuzz > 1)} of context at either end it fits at line {at}"
             around = tuple(_numbered(lines, at - cut, at - cut + len(old)))
             return Placed(hook, path, hunk, None, "", around, hint)
-    # The line of the hunk that says best where to look: one that is there only once.
+    # The best anchor: a line of the hunk that the file has exactly once.
     alone = [
         (i, found[0])
         for i, line in enumerate(old)
@@ -193,7 +193,7 @@ def _numbered(lines: Sequence[str], first: int, end: int) -> list[str]:
 
 
 def report(placed: Sequence[Placed]) -> list[str]:
-    """Lines for people: how many hunks applied, each that moved, each that failed with what is there."""
+    """A report: numbers of hunks, each moved hunk, each failed hunk with the lines of the file."""
     lines = []
     for name in dict.fromkeys(entry.hook for entry in placed):
         own = [entry for entry in placed if entry.hook == name]
@@ -218,7 +218,7 @@ def _strayed(entry: Placed) -> list[str]:
     wanted, there = entry.hunk.function or "the head", entry.function or "the head"
     return [
         f"  {entry.path}:{entry.at}: moved by {entry.moved:+d}, and into another place: "
-        f"near {there}, not {wanted}. Look whether it belongs there:",
+        f"near {there}, not {wanted}. Check whether it belongs there:",
         *(f"    {line}" for line in entry.hunk.lines),
         f"  {entry.path} has there:",
         *entry.around,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Presets of the engine: presets.toml, and figures.toml, whose groups also claim something."""
+"""Presets of the engine: presets.toml, and figures.toml with claims."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
-    """The preset ``name`` of presets.toml; QuellError naming the fault in the file."""
+    """The preset ``name`` of presets.toml; QuellError with the error in the file."""
     tables = read_toml(path)
     try:
         plain = name.removeprefix(_CLASSIC)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Running programs so that nothing is left behind.
+"""Run programs without leftover processes.
 
-Every program gets a process group of its own, which is ended on a time-out,
-on Ctrl-C and on any exception. Two things cover our own violent death: the
-kernel signals the program (PR_SET_PDEATHSIG), and a guard process, which holds
-the other end of a pipe to us, ends the whole group when that pipe closes. The
-guard is the group's leader, so the group's number stays ours until it is gone.
+Every program gets a process group of its own. A time-out, Ctrl-C and any exception
+end the group. Two mechanisms handle a kill of the lab itself: the kernel signals the
+program (PR_SET_PDEATHSIG), and a guard process ends the whole group when its pipe to
+the lab closes. The guard leads the group, which reserves the group's number.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 # Seconds between SIGTERM and SIGKILL to a group.
 _GRACE_S = 3.0
-# Nothing is ever written to it: its input ends when we do. Group 0 is its own.
+# Its input ends with the lab; nothing is ever written to it. Group 0 is its own.
 _GUARD = "trap '' TERM INT HUP QUIT; read -r line; kill -s TERM 0; sleep 2; kill -s KILL 0"
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended. ``returncode`` is negative for a signal, as in subprocess."""
+    """The end of a program. ``returncode`` is negative for a signal, as in subprocess."""
 
     returncode: int
     stdout: str
@@ -42,7 +41,7 @@ class Result:
 
 
 class Timeout(QuellError):
-    """A program ran longer than its time-out and was ended; ``stdout`` is what it wrote."""
+    """A program exceeded its time-out and was ended; ``stdout`` and ``stderr`` are its output."""
 
     def __init__(self, message: str, stdout: str, stderr: str, log: Path | None) -> None:
         super().__init__(message, log=log)
@@ -51,7 +50,7 @@ class Timeout(QuellError):
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """For ``preexec_fn``: the program is signalled when ``parent``, its starter, dies."""
+    """For ``preexec_fn``: signal the program when ``parent``, its starter, dies."""
 
     def setup() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -72,10 +71,9 @@ def _guard() -> subprocess.Popen[bytes]:
 
 
 def _end_group(guard: subprocess.Popen[bytes], child: subprocess.Popen[bytes] | None) -> None:
-    """TERM the group and give the program a grace period, then KILL what is left, guard included.
+    """TERM the group, wait for a grace period, then KILL the rest of it with the guard.
 
-    Nothing waits for the others to vanish: they may stay zombies for as long
-    as init likes.
+    There is no wait for other processes: init may leave them zombies.
     """
     try:
         if child is not None and child.poll() is None:
@@ -96,7 +94,7 @@ def _end_group(guard: subprocess.Popen[bytes], child: subprocess.Popen[bytes] | 
 def _missing(argv: Sequence[str], error: OSError) -> QuellError:
     if isinstance(error, FileNotFoundError) and error.filename == argv[0]:
         return UsageError(
-            f"the program {argv[0]} is missing; ./quell doctor says how to install it"
+            f"the program {argv[0]} is missing; ./quell doctor has the command to install it"
         )
     return UsageError(f"cannot run {argv[0]}: {error.strerror}: {error.filename}")
 
@@ -130,7 +128,7 @@ def run(
     check: bool = True,
     on_line: Callable[[str], None] | None = None,
 ) -> Result:
-    """Run a program to its end and return what it wrote.
+    """Run a program to its end and return its output.
 
     ``env`` is added to our own environment. ``timeout`` is in seconds.
     ``stdin`` is text or bytes to feed, or a file; None means /dev/null.
@@ -138,9 +136,8 @@ def run(
     the file ``log`` (appended to), line by line to ``on_line``, and is returned
     as ``stdout``.
 
-    Raises UsageError when the program is missing, Timeout on a time-out, and
-    with ``check`` QuellError when it exits with anything but 0 (its last
-    lines are the detail).
+    UsageError when the program is missing, Timeout on a time-out, and with ``check``
+    QuellError for an exit code other than 0 (the last lines are the detail).
     """
     args = [str(arg) for arg in argv]
     merged = log is not None or on_line is not None
@@ -175,7 +172,7 @@ def run(
             if not timed_out:
                 child.wait()
         finally:
-            # Also when all went well: what the program left behind goes too.
+            # Also after success: the program may have left processes.
             _end_group(guard, child)
             for stream in (child.stdin, child.stdout, child.stderr) if child else ():
                 if stream is not None:
@@ -206,7 +203,7 @@ def _pump(
     assert child.stdout is not None
     lines = _Lines(on_line) if on_line is not None else None
     deadline = None if timeout is None else time.monotonic() + timeout
-    # The exit of the program ends it all, even if a stray child keeps the pipes open.
+    # The program's exit ends the loop, even if a stray child keeps the pipes open.
     pidfd = os.pidfd_open(child.pid)
     selector = selectors.DefaultSelector()
     try:
@@ -220,7 +217,7 @@ def _pump(
         pending = memoryview(feed or b"")
         ended = False
         while True:
-            # Once ended, only take what is already in the pipes.
+            # After the exit, only take data that is already in the pipes.
             wait = 0.0 if ended else None
             if not ended and deadline is not None:
                 wait = deadline - time.monotonic()

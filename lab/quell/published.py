@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Figures that others published (published.toml), and whether ours agree."""
+"""Published figures of others (published.toml), compared with ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Published:
 
 
 def load(path: Path = Path(__file__).with_name("published.toml")) -> list[Published]:
-    """The figures in published.toml; QuellError naming the fault in it."""
+    """The figures in published.toml; QuellError with the error in the file."""
     rungs = {side.name for side in presets.load("ladder").sides}
     rows: dict[str, Published] = {}
     for title, work in presets.read_toml(path).items():
@@ -54,9 +54,9 @@ def load(path: Path = Path(__file__).with_name("published.toml")) -> list[Publis
 
 
 def direction(row: Published, before: Sequence[float], after: Sequence[float]) -> str:
-    """"agrees", "opposite", or "none" when one of ours and theirs shows no difference and the other does.
+    """"agrees", "opposite", or "none" when only one of the two results shows a difference.
 
-    Ours shows none when the rank test finds none. With too few runs for that the medians decide.
+    Ours shows none when the rank test finds none. With too few runs for the test the medians decide.
     """
     ratio, verdict = stats.compare(before, after, events=row.figure in counters.EVENTS)
     ours = 1.0 if verdict == stats.SAME else math.inf if ratio is None else ratio

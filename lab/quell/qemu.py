@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The QEMU that boots guests: this machine's, or a later one that Debian's backports have.
+"""The QEMU that boots guests: this machine's, or a later one from Debian's backports.
 
-QEMU before 8.1 emulates patched code wrongly when each CPU has a thread of its own: an
-instruction that was patched while another CPU translated it is kept as it was, and Linux,
-which patches static keys and tracepoints through a breakpoint, dies of one that is gone
-("Oops: int3"). The later QEMU is unpacked into the cache; nothing is installed. It still has
-a smaller such gap: a store to code first discards the translations and is then carried
-out, and a CPU that translates in between keeps the old byte. Such a guest is booted again
-(machine.py).
+QEMU before 8.1 emulates patched code wrongly when each CPU has a thread of its own. If one
+CPU patches an instruction while another translates it, the old translation stays. Linux
+patches static keys and tracepoints through a breakpoint, and dies of a removed one ("Oops:
+int3"). The later QEMU is unpacked into the cache, not installed. It still has a smaller gap:
+a store to code first discards the translations, then writes. A CPU that translates in between
+keeps the old byte. Such a guest is booted again (machine.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LEAST = (8, 1)
 
 @dataclass(frozen=True)
 class Qemu:
-    """A QEMU: its path, its version such as "10.0.2", and what its environment needs on top."""
+    """A QEMU: its path, its version such as "10.0.2", and additions to its environment."""
 
     program: str
     version: str
@@ -51,7 +50,7 @@ def is_recent(version: str) -> bool:
 def find(cache: Cache) -> Qemu:
     """This machine's QEMU if it is recent, else that of Debian's backports.
 
-    UsageError, in one sentence, when neither can be had.
+    UsageError, in one sentence, when neither is available.
     """
     return _find(cache.root)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Results of comparisons: their form (docs/reading-the-numbers.md), where they are kept, how they are read."""
+"""Results of comparisons: their form (docs/reading-the-numbers.md), their folders, reading and writing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quell import machine, version
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, require_space, write_atomic
 
-# Raised with every change that a reader of the old form would misread.
+# Raised with every incompatible change of the form.
 SCHEMA = "quell.results/2"
 FILE = "result.json"
 
@@ -115,7 +115,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def fault_of(found: Mapping[str, Any]) -> str:
-    """The first reason why ``found`` is no whole result; empty without one."""
+    """The first error in ``found``; empty for a whole result."""
     import msgspec
     try:
         msgspec.convert(found, Result)
@@ -161,7 +161,7 @@ def _folders(cache: Cache, presets: tuple[str, ...]) -> Iterator[Path]:
 def environment(
     *, source: str, accelerator: Mapping[str, str], deterministic: bool, runs: int, qemu: str, compiler: str
 ) -> dict[str, Any]:
-    """Everything that made a result but its sides and workloads.
+    """The conditions of a result, without its sides and workloads.
 
     ``source`` is the version of Linux, ``accelerator`` its ``name`` and ``reason``.
     """
