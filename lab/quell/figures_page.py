@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The project's figures as a page (Markdown) with a chart (SVG), from kept results.
 
-A group has a section for each version of Linux. A section is made anew where the cache has a
-result; the others, and all text before the first section, stay as the page has them.
+A group has a section for each version of Linux. Sections with a result in the cache are
+updated; the others, and all text before the first section, stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD = "| workload | guest | figure | claim | {} | {} | ratio | |\n|---|---|---
 
 
 def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[int, int]:
-    """Write ``page``, and the chart beside it; how many sections were made, and how many there are.
+    """Write ``page``, and the chart beside it; the numbers of updated and of all sections.
 
     UsageError when no result of these groups is kept, or the page cannot be written.
     """
@@ -114,7 +114,7 @@ def _bar(group: presets.Preset, row: Mapping[str, Any], result: Mapping[str, Any
 
 
 def _chart(bars: Sequence[Bar]) -> str:
-    """Ratios to stock as horizontal bars, the line is stock's 1."""
+    """Ratios to stock as horizontal bars; the line is stock's 1."""
     height = _ROW * (len(bars) + 2)
     scale = (_WIDTH - _LABEL - 60) / max(1.0, *(ratio for _, ratio in bars))
     svg = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {_WIDTH} {height}",

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel part as a series of commits, one per patch: what ``./quell export`` writes.
+"""The kernel part as a series of commits, one per patch, for ``./quell export``.
 
-``kernel/series.toml`` says which new files and options belong to which patch;
-its head explains the fields. Each commit has all it needs, so that every prefix
-of the series builds.
+``kernel/series.toml`` assigns new files and options to patches; its head explains
+the fields. Each commit has all that it needs: the tree builds after every patch.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ENTRY = re.compile(r"^(?:menu)?config (\w+)", re.M)
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: a hook patch, the new files that come with it, the options it adds."""
+    """One commit: a hook patch, its new files, its options."""
 
     hook: Hook
     files: tuple[str, ...]
@@ -52,7 +51,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Series:
-    """The commits in order, and the new files that several of them make up."""
+    """The commits in order, and the new files that several of them share."""
 
     part: KernelPart
     commits: Sequence[Commit]
@@ -65,7 +64,7 @@ def options_in(kconfig: str) -> list[str]:
 
 
 def read(kernel: Path, linux: str = DEFAULT) -> Series:
-    """Read ``kernel/`` for a version of Linux. QuellError naming what series.toml and the rest do not agree about."""
+    """Read ``kernel/`` for a version of Linux. QuellError where series.toml does not match it."""
     part = tree.read_kernel_part(kernel, linux)
     try:
         table = tomllib.loads((kernel / TABLE).read_text())
@@ -76,7 +75,7 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
     for hook in part.hooks:
         entry = table.pop(hook.name.removesuffix(".patch"), None)
         if not isinstance(entry, dict):
-            raise QuellError(f"kernel/{TABLE} says nothing of kernel/hooks/{linux}/{hook.name}")
+            raise QuellError(f"kernel/{TABLE} has no entry for kernel/hooks/{linux}/{hook.name}")
         files = _names(entry.pop("files", []), hook.name)
         options = _names(entry.pop("options", []), hook.name)
         if entry:
@@ -95,7 +94,7 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
     known = options_in(kconfig.content.decode()) if kconfig else []
     _once("option", [name for commit in commits for name in commit.options], known, _KCONFIG)
     for path in sorted(shared - part.files.keys()):
-        raise QuellError(f"kernel/{TABLE} calls {path} shared, which is not in kernel/files")
+        raise QuellError(f"kernel/{TABLE} lists the shared file {path}, which is not in kernel/files")
     for commit in commits:
         _check_message(commit)
     return Series(part, commits, shared)
@@ -108,7 +107,7 @@ def _names(value: object, where: str) -> tuple[str, ...]:
 
 
 def _once(kind: str, named: Sequence[str], there: Iterable[str], where: str) -> None:
-    """Every name once, and all of them there."""
+    """QuellError unless ``named`` has each name of ``there`` exactly once."""
     for name in named:
         if named.count(name) > 1:
             raise QuellError(f"kernel/{TABLE} gives the {kind} {name} to two patches")
@@ -116,24 +115,24 @@ def _once(kind: str, named: Sequence[str], there: Iterable[str], where: str) -> 
         raise QuellError(f"kernel/{TABLE} names the {kind} {name}, which is not in {where}")
     for name in sorted(set(there) - set(named)):
         raise QuellError(
-            f"kernel/{TABLE} does not say which patch brings the {kind} {name}; add it there"
+            f"kernel/{TABLE} assigns the {kind} {name} to no patch; add it there"
         )
 
 
 def _check_message(commit: Commit) -> None:
-    """A message that ``git am`` would take for something else is refused."""
+    """QuellError for a message that ``git am`` would change."""
     lines = commit.message.splitlines()
     if len(lines) < 3 or lines[1] or not lines[0]:
         raise QuellError(f"{commit.hook.name}: its header should be a subject, an empty line and a body")
     if lines[0].startswith("["):
-        raise QuellError(f"{commit.hook.name}: git am would drop what is in brackets in its subject")
+        raise QuellError(f"{commit.hook.name}: git am would drop the brackets in its subject")
     for line in lines:
         if re.match(r"---|diff -|Index: ", line):
             raise QuellError(f"{commit.hook.name}: git am would end the message before {line!r}")
 
 
 def states(series: Series, pristine: Reader) -> list[Overlay]:
-    """What the tree has beyond pristine after each commit; the last is what Quell is.
+    """The tree's differences from pristine after each commit; the last one is all of Quell.
 
     QuellError when a hook does not apply.
     """
@@ -156,12 +155,12 @@ def states(series: Series, pristine: Reader) -> list[Overlay]:
             now[path] = _earlier(path, series.part.files[path], options, names)
         result.append(now)
     if result and result[-1] != final:
-        raise QuellError("internal error: the commits do not add up to what Quell is")
+        raise QuellError("internal error: the commits do not add up to Quell")
     return result
 
 
 def _earlier(path: str, data: FileData, options: set[str], files: set[str]) -> FileData:
-    """A shared file without what belongs to these later ``options`` and ``files``."""
+    """A shared file without the parts of these later ``options`` and ``files``."""
     text = data.content.decode()
     if "Kconfig" in path:
         text = without_entries(text, options)
@@ -189,7 +188,7 @@ def without_entries(text: str, options: set[str]) -> str:
 
 
 def without_blocks(text: str, options: set[str]) -> str:
-    """A C file without what stands under an ``#if`` that asks for one of these options."""
+    """A C file without the blocks under an ``#if`` that tests one of these options."""
     kept: list[str] = []
     depth = 0
     for line in text.splitlines(keepends=True):
@@ -202,7 +201,7 @@ def without_blocks(text: str, options: set[str]) -> str:
         if directive and directive[1] != "endif" and options.intersection(asked):
             depth = 1
             continue
-        # No two empty lines where a block was.
+        # One empty line in place of a block.
         if not (line.strip() == "" and kept and kept[-1].strip() == ""):
             kept.append(line)
     return "".join(kept)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The completion scripts and the manual page, made from the commands' own parsers.
 
-They lie in ``lab/share``, so that using them needs no package; shtab and
-argparse-manpage, which make them, are among the test packages.
+They are in ``lab/share``: their use needs no package. Their makers, shtab and
+argparse-manpage, are among the test packages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _END = """\
 .SH ENVIRONMENT
 .TP
 .B QUELL_CACHE
-the folder of everything that is downloaded, built and measured (~/.cache/quell)
+the folder of downloads, builds and results (~/.cache/quell)
 .TP
 .B QUELL_LLAMA
-a llama.cpp program (llama\\-completion) for the workload llm, instead of the one that is built for it
+a llama.cpp program (llama\\-completion) for the workload llm, instead of the lab's build
 .SH EXIT STATUS
-0: all is well. 1: a check, a comparison or the command that was run failed. 2: bad usage, or
-something that is needed is missing. 130: interrupted.
+0: success. 1: a check, a comparison or the command failed. 2: bad usage, or a missing
+prerequisite. 130: interrupted.
 .B quell run
 and
 .B quell compare \\-\\- CMD
@@ -41,12 +41,12 @@ exit with the command's own code.
 
 
 def share_dir() -> Path:
-    """Where they lie."""
+    """The folder of the shipped files."""
     return repo_root() / "lab/share"
 
 
 def read(name: str) -> str:
-    """One of them, as it is in the repository. UsageError when it is not there."""
+    """A shipped file's text. UsageError when it is missing."""
     try:
         return (share_dir() / name).read_text()
     except OSError as error:
@@ -68,7 +68,7 @@ _quell_NAME() {
 }
 """,
 }
-# The names of the cache's results, else files. A name with _files in it lets bash treat both as file names.
+# The names of the cache's results, else files. With _files in the function's name bash treats both as file names.
 _RESULTS = {
     "bash": """\
 _quell_results_or_files() {
@@ -99,7 +99,7 @@ def _completer(name: str, functions: Mapping[str, str], values: Sequence[str] = 
 
 
 def _parser() -> argparse.ArgumentParser:
-    """All commands; what completes to files, folders or names of Quell's says so."""
+    """All commands, with completers for files, folders and Quell's names."""
     import shtab
 
     from quell import cli
@@ -156,13 +156,13 @@ def _manual() -> str:
         format="single-commands-section",
     )
     text = f'.\\" {_LICENSE}\n.\\" {_REMAKE}\n{str(page).rstrip()}\n'
-    # What starts with ./quell is no macro.
+    # A line that starts with ./quell is no macro.
     text = re.sub(r"^\./", r"\\&./", text, flags=re.M)
     return text + _examples() + _END
 
 
 def _examples() -> str:
-    """The section EXAMPLES: those that end each command's help."""
+    """The section EXAMPLES, from the end of each command's help."""
     from quell import cli
 
     lines = [".SH EXAMPLES", ".nf"]
@@ -180,7 +180,7 @@ FILES: dict[str, Callable[[], str]] = {
 
 
 def make(name: str) -> str:
-    """One of ``FILES`` as the parsers want it now. UsageError without the packages."""
+    """The current text of one of ``FILES``. UsageError without the packages."""
     columns = os.environ.get("COLUMNS")
     # argparse breaks usage lines at the terminal's width; man(1) and shells do that themselves.
     os.environ["COLUMNS"] = "1000"
@@ -198,7 +198,7 @@ def make(name: str) -> str:
 
 
 def write() -> list[Path]:
-    """Write those that are not current; their paths."""
+    """Write the outdated files; their paths."""
     written = []
     for name in FILES:
         path, text = share_dir() / name, make(name)

@@ -13,8 +13,8 @@ from quell import mechanisms
 from quell.errors import UsageError
 from quell.source import VERSIONS
 
-# The kernels that the lab builds by itself, of --kernel's Linux or of the one that is named; anything
-# else is the folder of a Linux tree.
+# The lab's own kernels, of --kernel's Linux or of the named one; other values are folders of
+# Linux trees.
 KERNELS = ("stock", "quell", *(f"{name}-{linux}" for linux in VERSIONS for name in ("stock", "quell")))
 FORM = "NAME=KERNEL[,PARAMETER...]"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
@@ -40,7 +40,7 @@ class Side:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What is written to which file of /sys or /proc before the command starts."""
+        """Values by file of /sys or /proc; they are written before the command starts."""
         return dict(one.split("=", 1) for one in self.parameters if one.startswith("/"))
 
     @property
@@ -60,10 +60,10 @@ def names(texts: Iterable[str]) -> list[str]:
 
 
 def parse(text: str) -> Side:
-    """A side from ``NAME=KERNEL[,PARAMETER...]``; UsageError when it is none.
+    """A side from ``NAME=KERNEL[,PARAMETER...]``; UsageError for another form.
 
     A word without ``=`` belongs to the parameter before it, as in
-    ``quell=-luf,-early_ack``; parameters that have no value come first.
+    ``quell=-luf,-early_ack``. Parameters without a value come first.
     """
     name, equals, rest = text.partition("=")
     kernel, *words = rest.split(",")
@@ -99,7 +99,7 @@ def parse_all(texts: Sequence[str]) -> tuple[Side, ...]:
 
 
 def switches(side: Side) -> dict[str, bool]:
-    """Which mechanisms a side's ``quell=`` switches on; UsageError for a word that names none."""
+    """The mechanisms that a side's ``quell=`` switches on; UsageError for an unknown word."""
     try:
         return mechanisms.switched(side.quell or "on")
     except UsageError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where the kernel source comes from: Debian's package, or a tree of the user's own.
+"""The kernel source: Debian's package, or a tree of the user's own.
 
-Both end up in the cache, pristine, keyed by content; nothing here is ever
-written to again, and the user's own tree never is.
+The cache keeps both, pristine, keyed by content. They are never changed, nor is the
+user's own tree.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from quell import debian, prereq, proc, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space
 
-# The versions of Linux that kernel/hooks has hooks for, each with the release that these were made with.
+# The versions of Linux in kernel/hooks, each with the release that its hooks were made with.
 MADE_WITH = {"6.12": "6.12.117", "7.3": "7.3.4"}
-# What --kernel takes beside a folder.
+# The values of --kernel beside folders.
 VERSIONS = tuple(MADE_WITH)
 DEFAULT = VERSIONS[0]
-# Where Debian has those that the host's own package lists lack.
+# Debian's suites of versions that the host's package lists lack.
 _SUITES = {"7.3": "trixie-backports"}
-OPTION_HELP = f"the Linux that is meant: {', '.join(VERSIONS)}, or the folder of such a tree ({DEFAULT})"
+OPTION_HELP = f"the version of Linux: {', '.join(VERSIONS)}, or the folder of such a tree ({DEFAULT})"
 # Bytes: package 0.2, source 1.7, two build trees 1 each, compiler cache 2, disk
-# images and kernels 2, and what `quell tree` and the checks take.
+# images and kernels 2, the rest for `quell tree` and the checks.
 NEEDED_SPACE = 12_000_000_000
 _SOURCE_SPACE = 2_500_000_000
 
@@ -51,17 +51,17 @@ class Source:
 
     @property
     def linux(self) -> str:
-        """The one of VERSIONS that it is of."""
+        """Its entry of VERSIONS."""
         return linux_of(self.version)
 
 
 def linux_of(version: str) -> str:
-    """The one of VERSIONS that a version of Linux is of: 6.12 for 6.12.117."""
+    """The entry of VERSIONS for a version of Linux: 6.12 for 6.12.117."""
     return ".".join(re.findall(r"\d+", version)[:2])
 
 
 def kernel_version(tree: Path) -> str:
-    """The version that a tree's Makefile states. UsageError when it is no kernel tree."""
+    """The version in a tree's Makefile. UsageError when it is no kernel tree."""
     try:
         with (tree / "Makefile").open(errors="replace") as file:
             head = file.read(4096)
@@ -87,7 +87,7 @@ def check_version(tree: Path) -> str:
 
 
 def get_source(cache: Cache, kernel: str = DEFAULT) -> Source:
-    """The source that ``--kernel`` asks for: Debian's of that version, or a tree's."""
+    """The source of ``--kernel``: Debian's of that version, or a tree's."""
     if kernel in VERSIONS:
         return debian_source(cache, kernel)
     if not Path(kernel).is_dir():
@@ -117,8 +117,8 @@ def _store(folder: Path, origin: str) -> None:
 def debian_source(cache: Cache, linux: str = DEFAULT) -> Source:
     """Debian's ``linux-source-VERSION``, fetched with ``apt-get download`` on first use.
 
-    A package put into the cache's downloads folder is taken as it is. Raises
-    UsageError when there is no network, no disk space, no apt-get or no such package.
+    A package in the cache's downloads folder is used. UsageError without network, disk
+    space, apt-get or such a package.
     """
     with cache.lock("source"):
         source = present_source(cache, linux)
@@ -148,7 +148,7 @@ def _downloaded(cache: Cache, name: str) -> Path | None:
 def _download(cache: Cache, name: str, linux: str) -> Path:
     own = f"give a {linux} tree of your own: --kernel DIR"
     if prereq.apt_get() is None:
-        raise UsageError(f"there is no apt-get here to fetch Debian's {name} with; {own}")
+        raise UsageError(f"without apt-get Debian's {name} cannot be fetched; {own}")
     suite = _SUITES.get(linux)
     try:
         if suite is None:
@@ -173,7 +173,7 @@ def _download(cache: Cache, name: str, linux: str) -> Path:
 
 
 def _with_fresh_lists(fetch: Callable[[], Path]) -> Path:
-    """``fetch``, once more with new package lists if it fails: those here may be missing or old."""
+    """``fetch``; after a failure once more with new package lists."""
     try:
         return fetch()
     except QuellError:
@@ -261,8 +261,8 @@ def _extract(package: Path, temp: Path) -> None:
     shutil.rmtree(inner)
 
 
-# Git as a plain tool: no configuration, hooks or external programs of the
-# user's, and no write to an index that is not ours.
+# Git without the user's configuration, hooks and external programs, and without
+# writes to the user's index.
 GIT_ENV = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -279,9 +279,9 @@ def git(*args: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def plain_tree(tree: Path, *, quell: bool = False) -> tuple[Path, str]:
-    """The user's own tree as it is: its real path and version; nothing is copied.
+    """The real path and the version of the user's own tree; nothing is copied.
 
-    UsageError when it is no kernel tree, of another version, or has Quell in it, unless ``quell``.
+    UsageError for no kernel tree, another version, or (unless ``quell``) a tree with Quell.
     """
     if not tree.is_dir():
         raise UsageError(f"there is no folder {tree}")
@@ -291,8 +291,8 @@ def plain_tree(tree: Path, *, quell: bool = False) -> tuple[Path, str]:
         return tree, version
     if (tree / "mm/Kconfig.quell").exists() or (tree / ".git/quell.json").exists():
         raise UsageError(
-            f"{tree} has Quell applied already; give a tree without (to work on Quell's own "
-            "code, use ./quell tree --refresh, then ./quell build)"
+            f"{tree} has Quell applied already; give a tree without it (for changes of Quell "
+            "itself, use ./quell tree --refresh, then ./quell build)"
         )
     return tree, version
 
@@ -300,9 +300,8 @@ def plain_tree(tree: Path, *, quell: bool = False) -> tuple[Path, str]:
 def user_tree(tree: Path, cache: Cache, *, quell: bool = False) -> Source:
     """A copy in the cache of the user's own tree, which is only read.
 
-    In a git checkout that is what git knows and does not ignore, else
-    everything the tree's own ``.gitignore`` files do not call build products.
-    UsageError when it is no kernel tree, of another version, or has Quell in it, unless ``quell``.
+    It has the files that git does not ignore; without a checkout, by the tree's own
+    ``.gitignore`` files. UsageError as in ``plain_tree``.
     """
     tree, _ = plain_tree(tree, quell=quell)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
@@ -348,7 +347,7 @@ def _user_files(tree: Path) -> tuple[list[str], str]:
 
 
 def _is_checkout(tree: Path) -> bool:
-    # A tree below someone else's repository is not a checkout of its own.
+    # A tree inside another repository is not a checkout of its own.
     if not (tree / ".git").exists():
         return False
     try:

@@ -18,18 +18,18 @@ Number = int | float
 BETTER = "better"
 WORSE = "worse"
 SAME = "no difference"
-# The chance that equal sides get any verdict at all, in the figures that are judged together.
+# The chance of any verdict between equal sides, in the figures that are judged together.
 ALPHA = 0.05
 # The least effect: medians closer than this share of the base count as equal.
 LEAST_SHARE = 0.01
-# Events that differ by fewer than this count as equal: starting a process makes a handful.
+# Events that differ by fewer than this count as equal: the start of a process causes a few.
 LEAST_EVENTS = 16
-# So many arrangements of tied runs are enumerated (ten runs a side), or drawn, always the same.
+# Number of arrangements of tied runs that are enumerated (ten runs a side), or drawn with a fixed seed.
 _ENUMERATED = 200_000
 
 
 def summarize(runs: Sequence[Number]) -> dict[str, Any] | None:
-    """Median, least and greatest, and the runs in the order they were made, as results keep them; None without runs."""
+    """Median, minimum, maximum, and the runs in their order, as results keep them; None without runs."""
     if not runs:
         return None
     return {"median": statistics.median(runs), "min": min(runs), "max": max(runs), "runs": list(runs)}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs of others that workloads run: built once from a source package on PyPI.
+"""Third-party programs of workloads, built once from a source package on PyPI.
 
-The package is pinned by version and SHA-256. Its folder under workloads/ has the
-CMakeLists.txt that builds it (SOURCE is the unpacked package). Instead of all
-this the user may name a program of his own in an environment variable.
+The package is pinned by version and SHA-256. The CMakeLists.txt in its folder under
+workloads/ builds it (SOURCE is the unpacked package). An environment variable may
+name the user's own program instead.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from quell import packages, prereq, proc, toolchain, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space
 
-# Bytes: package and source 0.3, objects 0.2, and as much again in the compiler cache.
+# Bytes: package and source 0.3, objects 0.2, and the same in the compiler cache.
 _SPACE = 1_000_000_000
 _TIMEOUT_S = 7200
-# A makefile of cmake's begins each step with how far it is.
+# cmake's makefiles begin each step with its progress.
 _STEP = re.compile(r"^\[ *(\d+)%\] ")
 _SHOWN_ERRORS = 12
 
@@ -44,7 +44,7 @@ class Tool:
     folder: Path
 
     def own_program(self) -> Path | None:
-        """The user's own program, None if he named none. UsageError if it cannot be run."""
+        """The user's own program, None without one. UsageError if it cannot be run."""
         named = os.environ.get(self.own, "")
         if not named:
             return None
@@ -59,8 +59,8 @@ class Tool:
 def build(tool: Tool, cache: Cache) -> Path:
     """The program, built when its sources, its package or the compiler changed.
 
-    What was interrupted leaves nothing but the compiler cache. QuellError with the
-    compiler's errors, UsageError without network, disk space or compiler.
+    An interrupted build leaves only the compiler cache. QuellError with the compiler's
+    errors, UsageError without network, disk space or compiler.
     """
     prereq.ensure((*prereq.BUILD, *prereq.TOOLS))
     key = _key(tool)
@@ -88,9 +88,9 @@ def _key(tool: Tool) -> str:
 
 
 def fetch(tool: Tool, cache: Cache) -> Path:
-    """The source package; one that lies in the cache's downloads folder is taken as it is.
+    """The source package, from the cache's downloads folder or from PyPI.
 
-    UsageError when it is not what was pinned, or without a network.
+    UsageError for another SHA-256 than the pinned one, or without a network.
     """
     name = f"{tool.package.replace('-', '_')}-{tool.version}.tar.gz"
     archive = cache.downloads / name
@@ -119,17 +119,17 @@ def fetch(tool: Tool, cache: Cache) -> Path:
 
 
 def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
-    """Build into ``temp``, and leave the program there and nothing else."""
+    """Build into ``temp``, and leave only the program there."""
     source, objects = temp / "source", temp / "objects"
     source.mkdir()
     log = cache.logs / f"build-{tool.name}.log"
     log.unlink(missing_ok=True)
     env = {
         **toolchain.ccache(temp, cache),
-        # The package asks git for its version; it is no checkout, whatever it lies in.
+        # The package asks git for its version, but is no checkout.
         "GIT_CEILING_DIRECTORIES": str(temp),
         "MAKEFLAGS": "",
-        # cmake takes the compiler and flags of the user's environment.
+        # cmake would take the compiler and flags of the user's environment.
         "CC": "gcc", "CXX": "g++", "CFLAGS": "", "CXXFLAGS": "", "LDFLAGS": "",
     }  # fmt: skip
     steps: list[list[str | Path]] = [

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell's kernel part put onto a source tree, and taken back from one.
+"""Apply Quell's kernel part to a source tree, and write a tree's changes back.
 
 ``kernel/files`` holds new files at their paths, for all versions of Linux;
-``kernel/hooks/VERSION`` a quilt series of hooks into Linux's own files. A *hook* is one patch: a header of
-prose, then one *section* per Linux file. Several hooks may touch a file; the
-last of them is the one that a new edit goes to.
+``kernel/hooks/VERSION`` a quilt series of hooks into Linux's own files. A *hook* is
+one patch: a header of prose, then one *section* per Linux file. Several hooks may
+touch a file; a new edit goes to the last of them.
 
-Everything is computed in memory as contents of files (an *overlay*) before
-anything is written.
+The result (an *overlay*: contents of files) is computed in memory before any write.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from quell.paths import atomic_dir, repo_root, require_space, write_atomic
 from quell.placement import Placed, place, report
 from quell.source import DEFAULT, GIT_ENV, VERSIONS, Source, check_version, git, linux_of
 
-# A git tree of ours is known by this file in its .git: the source's key, and
-# hashes of the kernel part and of the overlay as last written.
+# This file in .git marks a tree of the lab. It has the source's key, and hashes of the
+# kernel part and of the overlay as last written.
 _RECORD = "quell.json"
 _TREE_SPACE = 3_000_000_000
 # The same names of functions after @@ as in Linux's own .gitattributes.
@@ -37,14 +36,14 @@ ATTRIBUTES = "*.[chS] diff=cpp\n"
 
 @dataclass(frozen=True)
 class FileData:
-    """What a file is: its bytes, and whether it may be executed."""
+    """A file's content, and whether it may be executed."""
 
     content: bytes
     executable: bool = False
 
     @property
     def mode(self) -> int:
-        """Permissions for writing it."""
+        """The file's permissions."""
         return 0o755 if self.executable else 0o644
 
 
@@ -67,14 +66,14 @@ class Hook:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """What ``kernel/`` says for the version ``linux``: new files by path, and hooks in order."""
+    """``kernel/`` for the version ``linux``: new files by path, and hooks in order."""
 
     files: Mapping[str, FileData]
     hooks: Sequence[Hook]
     linux: str = DEFAULT
 
     def digest(self) -> str:
-        """A hash of all of it."""
+        """A hash of all files and hooks."""
         state: Overlay = dict(self.files)
         for number, hook in enumerate(self.hooks):
             state[f"\0{number}:{hook.name}"] = FileData(hook.text().encode())
@@ -85,18 +84,18 @@ class KernelPart:
         return [hook for hook in self.hooks if path in hook.sections]
 
 
-# The patches that all mechanisms need, and those that need a mechanism's.
+# Patches for all mechanisms, and patches on top of a mechanism's.
 _COMMON = ("uaccess.patch", "quell.patch")
 _NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
 
 
 def mechanism_patches(part: KernelPart) -> list[str]:
-    """The names of the patches that are a mechanism each."""
+    """The names of the mechanisms' patches."""
     return [hook.name for hook in part.hooks if hook.name not in (*_COMMON, *_NEEDS)]
 
 
 def subset(part: KernelPart, patch: str, *, alone: bool) -> KernelPart:
-    """The mechanism of ``patch`` with the patches that all need, or everything but it."""
+    """The mechanism of ``patch`` with the patches for all, or the series without it."""
     own = {patch, *(more for more, of in _NEEDS.items() if of == patch)}
     hooks = [hook for hook in part.hooks if hook.name in _COMMON or (hook.name in own) == alone]
     return KernelPart(part.files, hooks, part.linux)
@@ -166,10 +165,10 @@ _NAME = re.compile(r"(?:---|\+\+\+) ([^\t\n]+)")
 
 
 def parse_hook(name: str, text: str) -> Hook:
-    """Take a patch apart: header, and one section per file (without git's extra lines).
+    """Split a patch into its header and one section per file (without git's extra lines).
 
-    Hunks are followed by their line counts, so that a removed line ``-- x``
-    is not taken for the start of a file. QuellError when malformed.
+    Hunks are parsed by their line counts: a removed line ``-- x`` does not start a
+    file. QuellError when malformed.
     """
     lines = text.splitlines(keepends=True)
     header: list[str] = []
@@ -218,7 +217,7 @@ def parse_hook(name: str, text: str) -> Hook:
 def _apply_all(
     part: KernelPart, pristine: Reader
 ) -> tuple[dict[str, list[FileData | None]], list[Placed]]:
-    """Apply every hook; the states of ``states()``, and where each hunk landed."""
+    """Apply every hook; the states of ``states()``, and the place of each hunk."""
     states: dict[str, list[FileData | None]] = {}
     placed: list[Placed] = []
     with tempfile.TemporaryDirectory(prefix="quell-tree-") as name:
@@ -234,14 +233,14 @@ def _apply_all(
                 for path in hook.sections
                 if (data := read_file(temp, path)) is not None
             }
-            # With a file that is missing git would not look at the others.
+            # git would stop at a missing file.
             there = {
                 path: section
                 for path, section in hook.sections.items()
                 if path in before or section.startswith("--- /dev/null")
             }
-            # No fuzz: git apply wants every context line; it allows offsets. Without
-            # the ceiling it would take a repository around the folder for its root.
+            # No fuzz: git apply needs every context line, and allows offsets. The ceiling
+            # hides a repository around the folder.
             result = proc.run(
                 ["git", "apply", "--whitespace=nowarn", "--verbose", "--reject", "-p1", "-"],
                 cwd=temp,
@@ -259,16 +258,15 @@ def _apply_all(
 
 
 def survey(part: KernelPart, pristine: Reader) -> list[Placed]:
-    """Where each hunk lands in a pristine tree; those that do not apply are among them."""
+    """The place of each hunk in a pristine tree, also of those that do not apply."""
     return _apply_all(part, pristine)[1]
 
 
 def states(part: KernelPart, pristine: Reader) -> dict[str, list[FileData | None]]:
     """For each Linux file that hooks touch: its content after each owner, pristine first.
 
-    QuellError naming every hook and file that does not apply, with the lines
-    that are wanted and those that are there; a warning for one that landed in
-    another function.
+    QuellError with every hook and file that does not apply, the expected lines and
+    the present ones; a warning for a hunk that applies in another function.
     """
     result, placed = _apply_all(part, pristine)
     failed = [entry for entry in placed if entry.at is None]
@@ -281,15 +279,15 @@ def states(part: KernelPart, pristine: Reader) -> dict[str, list[FileData | None
     for entry in placed:
         if entry.strayed:
             ui.warn(
-                f"hook {entry.hook} landed in {entry.path}, line {entry.at}, near "
+                f"hook {entry.hook} applied to {entry.path}, line {entry.at}, near "
                 f"{entry.function or 'the head'} and not {entry.hunk.function or 'the head'}: "
-                "look whether it belongs there (./quell tree --kernel DIR shows it)"
+                "check whether it belongs there (./quell tree --kernel DIR shows it)"
             )
     return result
 
 
 def overlay(part: KernelPart, pristine: Reader) -> Overlay:
-    """Everything that Quell adds to or changes in a pristine tree."""
+    """All files that Quell adds to or changes in a pristine tree."""
     result: Overlay = {}
     for path, data in part.files.items():
         if pristine(path) is not None:
@@ -309,10 +307,10 @@ def _write(root: Path, path: str, data: FileData | None) -> None:
 
 
 def apply_quell(tree: Path, kernel: Path | None = None) -> list[str]:
-    """Put Quell onto a pristine tree; the paths it wrote.
+    """Apply Quell to a pristine tree; the written paths.
 
-    QuellError naming the hook and the Linux file when a hook does not apply;
-    the tree is then as it was.
+    QuellError with the hook and the Linux file when a hook does not apply; the
+    tree is then unchanged.
     """
     part = read_kernel_part(kernel or kernel_dir(), linux_of(check_version(tree)))
     result = overlay(part, lambda path: read_file(tree, path))
@@ -325,7 +323,7 @@ def apply_quell(tree: Path, kernel: Path | None = None) -> list[str]:
 
 
 class _GitTree:
-    """A working tree of ours: its pristine files, and how it differs from them."""
+    """A working tree of the lab: its pristine files, and its differences from them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -365,7 +363,7 @@ class _GitTree:
         return self._pristine[path]
 
     def state(self, extra: Iterable[str] = ()) -> Overlay:
-        """The tree's differences from pristine; ``extra`` are paths to look at though ignored."""
+        """The tree's differences from pristine; ``extra`` are paths that git may ignore."""
         names = git("diff", "--name-only", "-z", "--no-renames", self.first, cwd=self.root)
         names += git("ls-files", "-z", "--others", "--exclude-standard", cwd=self.root)
         paths = {path for path in names.split("\0") if path}
@@ -404,9 +402,8 @@ def make_git_tree(
 ) -> str:
     """Make or bring up to date a git tree: pristine source as first commit, Quell on top, uncommitted.
 
-    Returns one sentence on what was done. A tree whose changes ``kernel/``
-    does not have is refused unless ``force`` (UsageError); a folder that
-    is no such tree always is.
+    Returns a sentence for the user. UsageError for a tree with changes that
+    ``kernel/`` does not have, unless ``force``, and for any other folder.
     """
     part = read_kernel_part(kernel or kernel_dir(), source.linux)
     if dest.exists() and not (dest.is_dir() and not any(dest.iterdir())):
@@ -416,8 +413,8 @@ def make_git_tree(
             return _update(tree, source, part, force)
         if not force:
             raise UsageError(
-                f"{dest} is made from another kernel source than Linux {source.version} now "
-                "in the cache; --force makes it anew, and what it holds is lost"
+                f"{dest} is made from another kernel source than Linux {source.version} in "
+                "the cache; --force replaces the tree and drops its changes"
             )
     require_space(dest, _TREE_SPACE, f"the tree {dest}")
     placed = survey(part, lambda path: read_file(source.tree, path))
@@ -437,7 +434,7 @@ def _fill(temp: Path, source: Source) -> None:
     git("init", "-q", "--template=", "-b", "quell", cwd=temp)
     total = sum(len(files) for _, _, files in os.walk(source.tree))
     with ui.progress("committing the pristine source", total) as bar:
-        # A threshold of one byte streams everything into one pack: minutes faster.
+        # With a threshold of one byte git streams all files into one pack: minutes faster.
         proc.run(
             ["git", "-c", "safe.directory=*", "-c", "core.bigFileThreshold=1",
              "-c", "core.compression=1", "add", "-A", "-f", "-v", "."],
@@ -481,7 +478,7 @@ def _update(tree: _GitTree, source: Source, part: KernelPart, force: bool) -> st
     return f"{tree.root} brought up to date: {len(unlike)} files"
 
 
-# --- Taking changes back -----------------------------------------------------
+# --- Changes back to kernel/ -------------------------------------------------
 
 
 def refresh(
@@ -494,11 +491,10 @@ def refresh(
 ) -> list[str]:
     """Write a git tree's changes back to ``kernel/``; one sentence for each file written.
 
-    New files go to ``files``; an edit of a Linux file to the last hook that
-    touches it; one that no hook touches to the hook ``patch`` (made when new),
-    and so do the edits of the files in ``take``. UsageError lists files
-    without a hook, and refuses when ``kernel/`` changed since the tree was
-    made, unless ``force``.
+    A new file goes to ``files``. An edit of a Linux file goes to the last hook that
+    touches it. Without such a hook, or if the file is in ``take``, it goes to the hook
+    ``patch`` (created if new). UsageError lists files without a hook; another one
+    reports changes of ``kernel/`` since the tree was made, unless ``force``.
     """
     kernel = kernel or kernel_dir()
     tree = _git_tree(dest)
@@ -511,7 +507,7 @@ def refresh(
         )
     now = tree.state(part.files)
     new_part = _refreshed(tree, part, now, _hook_name(patch), set(take))
-    # The proof that nothing is lost, before anything is written.
+    # Check before the first write that no change is lost.
     unlike = _unlike(overlay(new_part, tree.pristine), now)
     if unlike:
         raise QuellError("internal error: refreshing would lose changes", detail="\n".join(unlike))
@@ -547,7 +543,7 @@ def _refreshed(
     unowned = sorted(path for path in edited if not part.owners(path))
     if unowned and patch is None:
         raise UsageError(
-            "no patch touches these Linux files yet; name the one to put them into: --patch NAME",
+            "no patch touches these Linux files yet; name a patch for them: --patch NAME",
             detail="\n".join(f"  {path}" for path in unowned),
         )
     for path in sorted(take & edited.keys()):
@@ -578,8 +574,8 @@ def _refreshed(
 
 def _stub(patch: str) -> str:
     return (
-        f"{patch.removesuffix('.patch')}: say in one line what this hooks into Linux\n"
-        "\nSay why here.\n\n"
+        f"{patch.removesuffix('.patch')}: one line about these hooks into Linux\n"
+        "\nThe reason for them.\n\n"
     )
 
 
@@ -650,7 +646,7 @@ def _save(kernel: Path, old: KernelPart, new: KernelPart) -> list[str]:
     for hook in old.hooks:
         if hook.name not in kept:
             (patches / hook.name).unlink(missing_ok=True)
-            done.append(f"removed {where}/{hook.name}, which changes nothing any more")
+            done.append(f"removed {where}/{hook.name}, which has no changes left")
     return done
 
 
@@ -661,6 +657,6 @@ def _prune(folder: Path, root: Path) -> None:
 
 
 def default_tree(kernel: str = DEFAULT) -> Path:
-    """Where ``./quell tree`` puts the tree of ``--kernel`` when not told."""
+    """The default folder of ``./quell tree`` for ``--kernel``."""
     return repo_root() / (f"linux-{kernel}" if kernel in VERSIONS and kernel != DEFAULT else "linux")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 _CC = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-# Programs under emulation with an instruction counter run on one host thread.
+# With an instruction counter emulation uses one host thread.
 DETERMINISTIC_SLOWDOWN = 5
 
 
@@ -37,7 +37,7 @@ class Data:
     """A disk image made on the host: ``make`` fills its root, ``size`` is "4x", "64M" or empty.
 
     ``programs`` are those that ``make`` takes from Debian's packages, with the package.
-    ``requirements`` is a requirements file in the workload's folder: what {python} needs for it.
+    ``requirements`` is a requirements file in the workload's folder, for {python}.
     """
 
     make: tuple[str, ...]
@@ -60,13 +60,12 @@ class Workload:
     """One folder under workloads/: the fields of its workload.toml.
 
     ``memory`` (bytes) and ``cpus`` are the guest's defaults, ``timeout`` is in
-    seconds, ``version`` rises whenever results stop being comparable.
+    seconds; ``version`` rises whenever results stop being comparable.
     ``nodes`` are NUMA nodes as in machine.Machine, ``writes`` as in machine.Job.
-    ``base`` is the workload whose program (and data, if it says nothing else
-    about them) this one uses. Without ``default`` it is measured only when
-    named. ``figures`` are those that the program prints and others refer to.
-    ``tool`` is another's program that it runs. ``swap`` is the guest's: one of
-    machine.SWAPS, "own" if the program brings its own, or empty.
+    ``base`` is another workload: its program is used, and its data unless this one
+    has some. Without ``default`` it is measured only when named. ``figures`` are
+    those that the program prints. ``tool`` is a third-party program. ``swap`` is the
+    guest's: one of machine.SWAPS, "own" for the program's own, or empty.
     """
 
     name: str
@@ -96,16 +95,16 @@ class Workload:
         return (*sizes[:-1], memory - sum(sizes[:-1])) if sizes else ()
 
     def prerequisites(self) -> list[prereq.Prerequisite]:
-        """The programs of Debian's packages that it runs."""
+        """Its programs from Debian's packages."""
         programs = self.data.programs if self.data else {}
         return [
-            prereq.Prerequisite(name, package, f"is what workload {self.name} runs")
+            prereq.Prerequisite(name, package, f"runs in workload {self.name}")
             for name, package in programs.items()
         ]
 
 
 class _Reader:
-    """Takes typed values out of a TOML table, naming what is wrong and where."""
+    """Takes typed values out of a TOML table; errors name the file and the field."""
 
     def __init__(self, table: Mapping[str, Any], where: str) -> None:
         self.table = dict(table)
@@ -145,7 +144,7 @@ class _Reader:
         return _Reader(value, f"{self.where} [{key}]")
 
     def rest(self) -> dict[str, str]:
-        """All values that are left, each a text."""
+        """All remaining values, each a text."""
         return {key: self.text(key) for key in list(self.table)}
 
     def end(self) -> None:
@@ -154,7 +153,7 @@ class _Reader:
 
 
 def load(folder: Path) -> Workload:
-    """The workload in ``folder``; QuellError naming the file and field that is wrong."""
+    """The workload in ``folder``; QuellError with the file and the wrong field."""
     return _load(folder)
 
 
@@ -270,7 +269,7 @@ def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
 class Prepared:
     """A workload ready to run with a certain guest memory: program and data image in the cache.
 
-    ``tool`` is its tool as built here, None if it has none or it is the user's own.
+    ``tool`` is the lab's build of its tool, None without a tool or for the user's own.
     """
 
     workload: Workload
@@ -281,19 +280,19 @@ class Prepared:
 
     @property
     def programs(self) -> tuple[Path, ...]:
-        """What the guest needs a copy of."""
+        """The programs that are copied into the guest."""
         return tuple(path for path in (self.program, self.tool) if path is not None)
 
 
 def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, str]) -> Prepared:
     """Build the program and make the data image, or find both in the cache.
 
-    ``memory`` is the guest's, in bytes. ``values`` are what {NAME} may be in a
-    command, besides {program}, {tool}, {workload} (its folder), {data}, {bytes}, {out},
-    {python} (the lab's), {packages} (where the data's ``programs`` are): {cpus} (else
-    the workload's own), {kernel_source}, {kernel_build} and their {kernel_key}.
+    ``memory`` is the guest's, in bytes. ``values`` replace {NAME} in a command: {cpus}
+    (else the workload's own), {kernel_source}, {kernel_build} and their {kernel_key}.
+    Always known are {program}, {tool}, {workload} (its folder), {data}, {bytes}, {out},
+    {python} (the lab's), {packages} (the root of the data's ``programs``).
     """
-    # Program and data are the base's, so that both are made once.
+    # Program and data are keyed by the base: both are made once.
     maker = workload.base or workload
     base = {"cpus": str(workload.cpus), **values, "workload": str(maker.folder)}
     base["python"] = sys.executable
@@ -314,7 +313,7 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
     if program is not None:
         base["program"] = f"{STAGE_DIR}/{program.name}"
     if workload.tool is not None:
-        # The user's own may need what lies beside it: it runs where it is.
+        # The user's own program may need files beside it: it is not copied.
         base["tool"] = str(own or f"{STAGE_DIR}/{workload.tool.name}")
     return Prepared(workload, _fill(workload.argv, base, workload), data, program, built)
 
@@ -331,7 +330,7 @@ def kernel_values(origin: Source, kernel: Kernel) -> dict[str, str]:
 def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) -> tuple[str, ...]:
     def one(match: re.Match[str]) -> str:
         if match[1] not in values:
-            raise QuellError(f"workload {workload.name}: nothing is known for {match[0]}")
+            raise QuellError(f"workload {workload.name}: there is no value for {match[0]}")
         return values[match[1]]
 
     return tuple(re.sub(r"\{([a-z_]+)\}", one, word) for word in argv)

@@ -82,7 +82,7 @@ def test_doctor_names_what_packages_with_btf_need(
     ("mode", "members", "detail", "mend"),
     [
         (0o20660, [], "USER is not in the group kvm; emulation", "sudo usermod -aG kvm USER, then log in again"),
-        (0o20660, ["USER"], "this session is older than USER's place in the group kvm", "log in again"),
+        (0o20660, ["USER"], "this session began before USER joined the group kvm", "log in again"),
         (0o20600, [], "its group kvm may not open it", "sudo chmod g+rw "),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_stream_that_ends_early_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "without a word"),
+        (b"", "without a report"),
         (b"hello\n", "does not come from"),
         (b"quell-runner 2\n@end 0\n", "protocol 2"),
         (b"quell-runner 1\n@a 1\nx\n@end 2\n", "does not add up"),

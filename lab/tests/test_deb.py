@@ -217,7 +217,7 @@ def test_certificates_that_are_not_here(tmp_path: Path) -> None:
     assert have["CONFIG_SYSTEM_TRUSTED_KEYS"] == '""'
     assert have["CONFIG_SYSTEM_REVOCATION_KEYS"] == '"certs/y.pem"'
     assert adapted.notes == (
-        "left out, as the kernel source does not have them: debian/certs/x.pem (CONFIG_SYSTEM_TRUSTED_KEYS)",
+        "left out, since the kernel source lacks them: debian/certs/x.pem (CONFIG_SYSTEM_TRUSTED_KEYS)",
     )
 
 

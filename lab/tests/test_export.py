@@ -175,15 +175,15 @@ def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("[first]\n[second]\n", "does not say which patch brings the file mm/luf.c"),
-        ('[first]\nfiles = ["mm/luf.c"]\n', "says nothing of kernel/hooks/6.12/second.patch"),
+        ("[first]\n[second]\n", "assigns the file mm/luf.c to no patch"),
+        ('[first]\nfiles = ["mm/luf.c"]\n', "has no entry for kernel/hooks/6.12/second.patch"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\nfiles = ["mm/luf.c"]\n', "to two patches"),
         ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "names the option X"),
         ('[first]\nfile = []\nfiles = ["mm/luf.c"]\n[second]\n', "unknown field file"),
         ('[first]\nfiles = "mm/luf.c"\n[second]\n', "should be a list"),
-        ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "calls mm/y.h shared"),
+        ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "lists the shared file mm/y.h"),
         ("[first\n", "cannot be used"),
     ],
 )

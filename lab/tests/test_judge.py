@@ -149,7 +149,7 @@ def test_work_that_is_not_known_of_every_run(work: list[float | None]) -> None:
         return sample(**run) if value is None else printed(value, "ops", **run)
 
     one = compared(lambda n: printed(5, "ops", elapsed_s=10 + n / 50, flush_requests=1000 + n), quell)
-    assert "Not every run says what work it did (work)" in one["notes"][0]
+    assert "Not every run reports its work (work)" in one["notes"][0]
     assert verdict(one, "flush_requests") is verdict(one, "flush_requests_per_s") is None
 
 

@@ -207,7 +207,7 @@ def test_the_page_of_kept_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         folder.mkdir(parents=True)
         results.save(folder, kept)
     assert cli.main(["figures", "--page", str(page)]) == 0
-    assert "2 of 4 sections made anew" in capsys.readouterr().out
+    assert "2 of 4 sections updated" in capsys.readouterr().out
     text = page.read_text()
     heads = [line for line in text.splitlines() if line.startswith("#")]
     assert heads == ["# Mine", "## luf-1G, Linux 6.12", "## luf-256M, Linux 6.12", "## luf-256M, Linux 7.3", "## zz"]

@@ -63,14 +63,14 @@ def test_words(machine: Path, capsys: pytest.CaptureFixture[str], cache: Cache) 
     for text in (
         "luf         on   max_stale_ms 100\n",
         "zap_batch   OFF\n",
-        "100,000 pages (410 MB) went to the lot without a flush, 7,000 of them by migration",
-        "80 % of them without an interrupt",
-        "parked now: 1 MB",
-        "120 flushes served all of it",
+        "100,000 pages (410 MB) were deferred without a flush, 7,000 of them by migration",
+        "80 % of them without an IPI",
+        "deferred now: 1 MB",
+        "120 flushes served all of them",
         # 93000 / 31 - 120
         "up to 2,880 ",
-        "11 opens for writing and write faults; 2 folios stayed",
-        "155 page table entries were taken away in 10 runs, 15.5 at a time",
+        "11 opens for writing and write faults; 2 folios were not freed",
+        "155 page table entries were cleared in 10 runs, 15.5 at a time",
         "early_ack, since boot: sent 1,234\n",
         "received 42 shootdown interrupts",
     ):
@@ -99,7 +99,7 @@ def test_switched_off_and_fresh(machine: Path) -> None:
     zero = "".join(f"{line.split()[0]} 0\n" for line in VMSTAT.splitlines())
     (machine / "proc/vmstat").write_text(zero)
     out = "\n".join(status.describe(status.read(machine)))
-    assert "parked now: nothing" in out and "it is switched off" in out
+    assert "deferred now: nothing" in out and "switched off: reclaim" in out
     assert "avoided" not in out and "no large folio" in out
 
 

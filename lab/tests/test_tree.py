@@ -71,7 +71,7 @@ def test_hook_that_strays(
     edit(source.tree / "mm/rmap.c", "int rmap_9(void)", "int other(void)")
     tree.apply_quell(source.tree, kernel)
     err = capsys.readouterr().err
-    assert "warning: hook second.patch landed in mm/rmap.c, line 51, near other and not rmap_9" in err
+    assert "warning: hook second.patch applied to mm/rmap.c, line 51, near other and not rmap_9" in err
 
 
 def test_hook_that_does_not_apply(source: Source, kernel: Path) -> None:
