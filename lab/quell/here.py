@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Comparing on this machine, which runs a Quell kernel: the sides are states of its switches.
+"""Compare on this machine, which runs a Quell kernel: the sides are states of its switches.
 
-The switches are put back however the comparison ends, but for SIGKILL:
+Every end of the comparison but SIGKILL restores the switches:
 
 - Signals never interrupt a step of this module. ``Signals`` notes them; they end the comparison
-  between two runs, or while the command runs (``_wait``), and then everything is undone in order.
-- Only ``Here._switched`` writes to the switches, and one process at a time (a lock on their folder).
+  between two runs, or while the command runs (``_wait``). All changes are then undone in order.
+- Only ``Here._switched`` writes to the switches, in one process at a time (a lock on their folder).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OFF_IS_NOT_STOCK = (
     "off is the Quell kernel with its mechanisms switched off: Quell's larger structures and the tests of its "
     "switches stay, and neither was compared with a stock kernel here."
 )
-# perf's events, and the figures that they become.
+# perf's events, and their figures.
 _EVENTS = {
     "dTLB-load-misses": "dtlb_load_misses",
     "dTLB-store-misses": "dtlb_store_misses",
@@ -49,9 +49,9 @@ _EVENTS = {
     "cycles": "cycles",
     "context-switches": "context_switches",
 }
-# Counted by perf too, because it is a parent of the command and faults itself.
+# perf is a parent of the command and faults itself, so it counts these, too.
 _FAULTS = {"minor-faults": "minflt", "major-faults": "majflt"}
-# perf's exit code is 0 for a command that a signal ended: a shell between them keeps the real one.
+# perf exits with 0 if a signal ended the command: a shell between them keeps the real status.
 _KEEP_STATUS = '"$@"; echo $? >"$0"'
 _SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -60,7 +60,7 @@ _SIGNALS = (
 
 
 class Signals:
-    """Notes the signals that would end us, and ends us where that is safe: in ``check()``."""
+    """Notes the signals that end the lab, and ends it at a safe point: in ``check()``."""
 
     def __init__(self) -> None:
         self._seen = False
@@ -69,13 +69,13 @@ class Signals:
         self._seen = True
 
     def check(self) -> None:
-        """KeyboardInterrupt if a signal came."""
+        """KeyboardInterrupt after a signal."""
         if self._seen:
             raise KeyboardInterrupt
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Signals are noted inside; stopping (Ctrl-Z) is not possible, since the switches are moved."""
+        """Note signals inside. Ctrl-Z is ignored: a stopped lab would leave the switches changed."""
         before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGTSTP)}
         for number, handler in before.items():
             if handler != signal.SIG_IGN:  # nohup
@@ -90,9 +90,9 @@ class Signals:
 
 @dataclass
 class Here:
-    """This machine. ``root`` is where /proc and /sys are (the tests have their own).
+    """This machine. ``root`` is the folder of /proc and /sys (the tests have their own).
 
-    ``events`` are perf's events that can be had, ``absent`` has a sentence on the others.
+    ``events`` are the available events of perf, ``absent`` has a sentence on the others.
     """
 
     cache: Cache
@@ -105,18 +105,18 @@ class Here:
 
     @classmethod
     def prepare(cls, request: Request, cache: Cache, root: Path = Path("/")) -> Here:
-        """This machine, if it can be measured; UsageError saying how to get there if not."""
+        """This machine, if it can be measured; else UsageError with the remedy."""
         if not (root / "sys/kernel/mm/quell").is_dir():
             raise UsageError(
                 f"this machine runs Linux {platform.release()} without Quell: ./quell deb --config running "
                 "makes packages of a Quell kernel to install and boot"
             )
         if os.geteuid() != 0:
-            raise UsageError("compare --here moves the kernel's switches, so it needs root: run it with sudo")
+            raise UsageError("compare --here changes the kernel's switches and needs root: run it with sudo")
         for side in request.sides:
             if side.kernel != "quell" or any(not p.startswith("quell=") for p in side.parameters):
                 raise UsageError(
-                    f"side {side.name}: with --here a side is {side.name}=quell,quell=..., since the kernel stays"
+                    f"side {side.name}: with --here a side is {side.name}=quell,quell=...: the kernel stays"
                 )
         assert request.command is not None
         user_command.check(request.command)
@@ -135,7 +135,7 @@ class Here:
         try:
             fcntl.flock(here.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError("another compare --here is at work on this machine; wait for its end") from None
+            raise UsageError("another compare --here runs on this machine; wait for its end") from None
         here._probe_perf()
         return here
 
@@ -149,7 +149,7 @@ class Here:
         return self.root / "sys/kernel/mm/quell"
 
     def _probe_perf(self) -> None:
-        """Finds out which of perf's events can be counted here."""
+        """Find the events that perf can count here."""
         wanted = [*_EVENTS, *_FAULTS]
         if shutil.which("perf") is None:
             self.absent.append(
@@ -170,14 +170,14 @@ class Here:
     # --- switches ---
 
     def _state(self) -> dict[Path, str]:
-        """What the switches say: "0", "1", or "0 (REASON)" for one that the kernel refuses to move."""
+        """The switches: "0", "1", or "0 (REASON)" if the kernel refuses to switch one on."""
         return {
             path: path.read_text().strip() for path in sorted(self.folder.glob("*/enabled"))
         }
 
     @contextmanager
     def _switched(self, side: Side) -> Iterator[None]:
-        """The mechanisms as a side wants them; as they were when this is left."""
+        """Set a side's mechanisms; restore the switches at the end."""
         before = self._state()
         wanted = switches(side)
         try:
@@ -195,7 +195,7 @@ class Here:
                 except OSError as error:
                     failed.append(f"{path.parent.name} ({error.strerror})")
             if failed:
-                ui.warn(f"these switches could not be put back: {', '.join(failed)}")
+                ui.warn(f"these switches could not be restored: {', '.join(failed)}")
 
     # --- one run ---
 
@@ -213,7 +213,7 @@ class Here:
         return sample
 
     def _counted(self, plan: Plan, rundir: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-        """Runs the command between two readings of the counters: the frames, and perf's counts."""
+        """Run the command between two readings of the counters: the frames, and perf's counts."""
         log, code = rundir / "perf", rundir / "status"
         argv = list(plan.job.argv)
         if self.events:
@@ -272,7 +272,7 @@ class Here:
 
 
 def plan(request: Request) -> Plan:
-    """The user's command as it runs here."""
+    """The plan of the user's command on this machine."""
     from quell.engine import OWN_COMMAND, Plan
 
     assert request.command is not None
@@ -285,7 +285,7 @@ def plan(request: Request) -> Plan:
 
 
 def _compiler(version: str) -> str:
-    """The compiler that /proc/version names."""
+    """The compiler in /proc/version."""
     match = re.search(r"\((\w*gcc.*?|clang.*?)\)(?:,| #)", version)
     return match[1] if match else "unknown"
 
@@ -313,7 +313,7 @@ def _perf_counts(text: str) -> dict[str, int]:
 
 @contextmanager
 def _cgroup(root: Path) -> Iterator[Path | None]:
-    """A control group of the command's own: its peak memory is known, and nothing of it is left.
+    """A control group for the command: it counts peak memory, and its processes end with it.
 
     None without control groups of version 2.
     """
@@ -339,13 +339,13 @@ def _cgroup(root: Path) -> Iterator[Path | None]:
             for path in sorted((p.parent for p in group.rglob("cgroup.procs")), reverse=True):
                 path.rmdir()
         except OSError as error:
-            ui.warn(f"the control group {group} is left behind: {error.strerror}")
+            ui.warn(f"the control group {group} could not be removed: {error.strerror}")
 
 
 def _wait(
     argv: list[str], group: Path | None, stdout: int, stderr: int, timeout: float, signals: Signals
 ) -> tuple[Any, int]:
-    """Runs a command to its end: (rusage, exit code or minus a signal). Nothing of its session is left."""
+    """Run a command to its end: (rusage, exit code or minus a signal). Its session ends with it."""
     parent = os.getpid()
 
     def enter() -> None:

@@ -38,7 +38,7 @@ _TIMES = ("s", "ms", "us", "ns")
 def comparison(
     plan: Plan, samples: Samples, sides: Sequence[Side], emulated: bool, first: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """One workload as results keep it (docs/reading-the-numbers.md).
+    """One workload, in the form of results (docs/reading-the-numbers.md).
 
     ``first`` names the figures that tables begin with.
     """
@@ -140,8 +140,8 @@ def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | N
     """The divisor of counts; None where they compare as they are.
 
     Work is the first figure that the program prints as ``figure+`` (more is better); a rate
-    is multiplied by the time. Counts are divided where a side took the time of the first one
-    and did other work. Without the work of every run no count is judged.
+    is multiplied by the time. Counts are divided if a side took the same time as the first one
+    and did different work. Without the work of every run no count is judged.
     """
     times = {side: [run.metrics.get("elapsed_s", 0) for run in runs] for side, runs in samples.items()}
     name = next((n for n, f in figures.items() if f["source"] == "program" and f["better"] == "more"), None)

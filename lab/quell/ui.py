@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Messages and progress. Standard output carries results only; all of this goes to stderr."""
+"""Messages and progress, on stderr: standard output is for results only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _quiet = False
 
 
 def set_quiet(quiet: bool) -> None:
-    """With ``quiet``, notes and progress are left out; warnings stay."""
+    """Leave out notes and progress if ``quiet``; warnings stay."""
     global _quiet
     _quiet = quiet
 
@@ -30,7 +30,7 @@ def is_quiet() -> bool:
 
 
 def note(text: str) -> None:
-    """Tell the user what is being done."""
+    """Tell the user about an action."""
     if not _quiet:
         print(text, file=sys.stderr, flush=True)
 
@@ -48,15 +48,15 @@ def ask(question: str) -> bool:
 
 
 def can_ask() -> bool:
-    """Whether there is a person on a terminal to ask."""
+    """Whether input and messages are on a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class Progress(Protocol):
-    """What ``progress()`` yields."""
+    """The bar of ``progress()``."""
 
     def advance(self, amount: float = 1) -> None:
-        """Move on by ``amount`` of the total's unit."""
+        """Add ``amount``, in the total's unit."""
 
     def update(
         self,
@@ -69,7 +69,7 @@ class Progress(Protocol):
 
 
 class _Plain:
-    """Progress as lines for logs: at every tenth part, at most one per interval."""
+    """Progress as lines for logs, at most one per interval."""
 
     interval_s = 10.0
 
@@ -114,7 +114,7 @@ class _Plain:
 
 
 def duration(seconds: float) -> str:
-    """A duration in seconds as people write it: ``8 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    """A duration in seconds as text: ``8 s``, ``3 min 05 s``, ``1 h 02 min``."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -124,7 +124,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes as people write it: ``12 MB``, ``1.5 GB`` (powers of ten)."""
+    """A number of bytes as text: ``12 MB``, ``1.5 GB`` (powers of ten)."""
     if count < 1_000_000:
         return f"{count / 1000:.0f} kB"
     if count < 1_000_000_000:
@@ -151,7 +151,7 @@ def _digits(value: float) -> int:
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Where tables go: stdout, wide enough for a table when it is no terminal."""
+    """The console of tables: stdout, with a fixed width when it is no terminal."""
     from rich.console import Console
 
     target = file or sys.stdout
@@ -175,7 +175,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         plain.close(True)
         return
 
-    # rich costs a tenth of a second to import: only where a bar is drawn.
+    # The import of rich takes a tenth of a second.
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -196,7 +196,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         TextColumn("left"),
         TimeRemainingColumn(compact=True),
         console=Console(stderr=True),
-        # rich would also capture stdout, which carries results.
+        # rich would also capture stdout, which is for results.
         redirect_stdout=False,
     )
 

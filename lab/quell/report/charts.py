@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report's charts. Each is small and reads without colour: shapes and labels tell things apart."""
+"""The report's charts. Each is small and readable without color, by shapes and labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from markupsafe import Markup
 from quell import stats, table, ui
 from quell.report import svg
 
-# Kinds of verdicts, which are classes of the style sheet, and their marks.
+# Kinds of verdicts (classes of the style sheet), and their marks.
 BETTER, WORSE, SAME, FEW = "better", "worse", "same", "few"
 MARKS = {BETTER: "circle", WORSE: "triangle", SAME: "square", FEW: "cross"}
 _KINDS = {stats.BETTER: BETTER, stats.WORSE: WORSE, stats.SAME: SAME}
 _FEW_TEXT = stats.too_few(1).partition(" (")[0]
-# Ratios beyond these are drawn at the edge; their value stands beside.
+# Ratios beyond these are drawn at the edge, beside their value.
 _RATIO_LIMITS = (1e-3, 1e3)
 
 _Figure = Mapping[str, Any]
@@ -32,7 +32,7 @@ def kind(verdict: str | None) -> str:
 
 @dataclass(frozen=True)
 class Side:
-    """A side as charts draw it."""
+    """A side of the charts."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ class Side:
 
 
 def sides(result: Mapping[str, Any]) -> list[Side]:
-    """The sides: the base and stock kernels are grey, the last one with a Quell kernel stands out."""
+    """The sides: the base and stock kernels are gray, the last side with a Quell kernel is highlighted."""
     own = [n for n, side in enumerate(result["sides"]) if n and side["kernel"] != "stock"]
     css = {n: "between" for n in own} | dict.fromkeys(own[-1:], "other")
     return [
@@ -52,9 +52,9 @@ def sides(result: Mapping[str, Any]) -> list[Side]:
 
 @dataclass(frozen=True)
 class Row:
-    """A figure of a side against the base; ``base`` and ``other`` are summaries as results keep them.
+    """A figure of a side against the base; ``base`` and ``other`` are summaries of a result.
 
-    ``later`` are the figures that emulation changes: they come last.
+    ``later``: emulation changes the figure, so it comes last.
     """
 
     label: str
@@ -72,14 +72,14 @@ class Row:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """The least and the greatest ratio of any two runs; None where there is none."""
+        """The minimum and the maximum ratio of any two runs, or None."""
         if self.base and self.other and self.base["min"] > 0 and self.other["min"] >= 0:
             return self.other["min"] / self.base["max"], self.other["max"] / self.base["min"]
         return None
 
 
 def ratio_domain(rows: Sequence[Row]) -> tuple[float, float]:
-    """A range for a logarithmic axis that has 1 and all ratios, as far as is sensible."""
+    """A range for a logarithmic axis with 1 and all ratios, within ``_RATIO_LIMITS``."""
     values = [1.0]
     for row in rows:
         values += [v for v in (row.ratio, *(row.range or ())) if v is not None and v > 0]
@@ -107,7 +107,7 @@ def ratios(
     )  # fmt: skip
     scale = svg.Log(*domain, left, right)
     marks = svg.log_ticks(*domain)
-    # As many tick labels as have room.
+    # As many tick labels as fit.
     every = max(1, round(len(marks) * 34 / (right - left) + 0.49))
     one = marks.index(1.0) if 1.0 in marks else 0
     for n, value in enumerate(marks):
@@ -132,7 +132,7 @@ def ratios(
 
 
 def _each_run(figure: _Figure, every: Sequence[Side]) -> str:
-    """All runs of all sides, in words."""
+    """All runs of all sides as text."""
     return ", ".join(
         f"{side.name} {_values(found) if (found := figure['sides'][side.name]) else 'none'}" for side in every
     )
@@ -143,7 +143,7 @@ def _values(found: Mapping[str, Any]) -> str:
 
 
 def _scale(figures: Sequence[_Figure], start: float, end: float) -> svg.Linear:
-    """A scale from 0 for every run of these figures."""
+    """A scale with 0 and every run of these figures."""
     found = [side for figure in figures for side in figure["sides"].values() if side]
     return svg.zero_based([value for side in found for value in side["runs"]], start, end)
 

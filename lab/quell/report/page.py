@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The page: what it says in words, its tables and charts, put into the template.
+"""The page: its text, tables and charts, for the template.
 
-Everything that comes from results is untrusted text: the template escapes it.
+All text from results is untrusted: the template escapes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quell.report import charts, reproduce, svg
 from quell.report.charts import Row
 
 _FOLDER = Path(__file__).parent
-# What a result with many sides is called in the contents, its heading, and what is in it.
+# Results with many sides, by preset: the name in the contents, the heading, a description.
 _LADDERS = {
     "ladder": ("Ladder", "The ladder", "The same Quell kernel with one mechanism more switched on at each rung, "
                "and stock Linux."),
@@ -34,9 +34,9 @@ _DIRECTIONS = {
     "opposite": (charts.WORSE, "opposite direction"),
     "none": (charts.SAME, "only one of the two differs"),
 }
-# Words of several parts; longer ones are wider than a phone.
+# Words of several parts; longer ones are too wide for a phone.
 _IDENTIFIER = re.compile(r"(?=\S*[-_/=:;.]\S)\S{2,40}")
-# Behind these a word may break, unless a number goes on (6.12.117).
+# A word may break behind these, but not inside a number (6.12.117).
 _PARTS = re.compile(r"(?<=\S[_/=:;])(?=[^\s_/=:;])|(?<=\.)(?=[^\s.\d])")
 
 
@@ -46,12 +46,12 @@ def plural(count: int, word: str) -> str:
 
 
 def day(stamp: str) -> str:
-    """An ISO 8601 time as people read it, other text as it is."""
+    """An ISO 8601 time as readable text; other text is unchanged."""
     return stamp.replace("T", " ").replace("Z", " UTC") if len(stamp) == 20 else stamp
 
 
 def identifiers(text: str) -> Markup:
-    """Text whose identifiers break across lines only if a line is too short for them, and between their parts.
+    """Text with identifiers that break only if a line is too short for them, and between their parts.
 
     Lists may break behind their commas.
     """
@@ -70,7 +70,7 @@ def _breakable(word: str) -> Markup:
 
 @dataclass(frozen=True)
 class Pair:
-    """A side against the base: the rows of the table, those that emulation changes last."""
+    """A side against the base: the rows of the table, with emulated figures last."""
 
     ident: str
     name: str
@@ -124,14 +124,14 @@ def _rows(comparison: Mapping[str, Any], base: charts.Side, side: charts.Side, e
 
 
 def _about(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> tuple[str, str]:
-    """What a comparison is, and in what machine it ran."""
+    """The description of a comparison, and its machine."""
     version = f", version {comparison['version']} of the workload" if comparison["version"] is not None else ""
     about = comparison["summary"] or " ".join(comparison["command"])
     return about.rstrip(".") + ".", table.heading(result, comparison)[1] + version
 
 
 def _exits(comparison: Mapping[str, Any]) -> list[str]:
-    """A sentence on a command that failed alike in all runs; where they differ the notes have one."""
+    """A sentence if the command failed alike in all runs; the notes report different exit codes."""
     codes = {code for side in comparison["exit_codes"].values() for code in side}
     return [f"The command exited with {codes.pop():g} in every run."] if len(codes) == 1 and codes != {0} else []
 
@@ -198,7 +198,7 @@ def _published(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lead(parts: Sequence[Mapping[str, Any]], counts: Counter[str], published: Sequence[Mapping[str, Any]]) -> str:
-    """What the verdicts say, in a sentence or two."""
+    """A summary of the verdicts in one or two sentences."""
     said = []
     pairs = {(pair.base, pair.other) for part in parts for pair in part["pairs"]}
     if total := sum(counts.values()):
@@ -226,7 +226,7 @@ def _are(count: int) -> str:
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, str]:
-    """The environment as terms and what they are."""
+    """The environment as terms and their values."""
     environment = result["environment"]
     host, accelerator = environment["host"], environment["accelerator"]
     memory = f"{ui.size(host['memory_kb'] * 1024)} of memory"
@@ -248,7 +248,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _environments(found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[tuple[str, dict[str, str]]]]:
-    """What all results have in common, and what else each has."""
+    """The facts that all results share, and the others of each result."""
     facts = [_facts(result) for result in found]
     common, rest = {k: v for k, v in facts[0].items() if all(other.get(k) == v for other in facts)}, []
     for result, own in zip(found, facts, strict=True):
@@ -259,7 +259,7 @@ def _environments(found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], l
 
 
 def _clean(value: object) -> object:
-    """What the template puts out: text without control characters."""
+    """A value for the template: text without control characters."""
     return svg.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -306,6 +306,6 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _glyph(css: str, shape: str) -> Markup:
-    """A mark, small, for use beside words."""
+    """A small mark for text."""
     drawn = '<svg class="glyph" viewBox="0 0 12 12" aria-hidden="true"><path class="mark {}" d="{}"/></svg>'
     return Markup(drawn).format(css, svg.outline(shape, 6, 6, 4))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The commands that measure again what is in a result.
+"""The commands that repeat the measurements of a result.
 
-A result does not say with which --timeout and --kernel it was made.
+A result does not record its --timeout and --kernel.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from quell import here, machine, presets, workload
 from quell.sides import Side
 
-# Presets with a command of their own; all others are what compare measures with other options.
+# Presets with a command of their own; compare measures all others, with options.
 _COMMANDS = {"ladder": ["ladder"], "scale": ["ladder", "--scale"], "sizes": ["sizes"]}
 
 
 def commands(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Shell commands, in the repository's folder, for these results; each once."""
+    """Shell commands for these results, in the repository's folder, without duplicates."""
     out: list[str] = []
     versions = dict.fromkeys(d["environment"]["quell"] for d in documents)
     for version in versions:
@@ -37,7 +37,7 @@ def _commands(result: Mapping[str, Any]) -> Iterator[str]:
     on_host = accelerator == "here"
     sides = [Side(s["name"], s["kernel"], tuple(s["parameters"])).option() for s in result["sides"]]
     name = result["preset"] if result["preset"] in _COMMANDS else "compare"
-    # Only compare takes sides: it measures those that a preset had once, too.
+    # Only compare takes sides: it also measures the former sides of a preset.
     if name != "compare" and sides != [side.option() for side in presets.load(name).sides]:
         name = "compare"
     preset = presets.load(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kept results that a report is made of: found, read, and checked whole."""
+"""The kept results of a report: found, read, and checked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PRESETS = ("compare", "ladder", "scale")
 
 
 def find(names: Sequence[str], cache: Cache) -> list[dict[str, Any]]:
-    """The results in these files or folders, or of these names in the cache; the newest without names.
+    """The results in these files, folders, or names of the cache; without names the newest.
 
     UsageError when there is none, ResultError when one cannot be read.
     """
     paths = [_path(name, cache) for name in names]
     if not names:
         newest = [results.latest(cache, (preset,)) for preset in _PRESETS]
-        # Any other result, and the reason why the newest cannot be read.
+        # Any other result, or the error of the newest one.
         paths = [path for path in newest if path] or [path for path in [results.latest(cache)] if path]
     if not paths:
         raise UsageError("there are no results yet; ./quell compare makes them")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Charts as inline SVG: elements, scales, ticks, marks.
 
-No colour or font is set here: elements have classes, and the page's style sheet
-says how they look, in light, dark and print. Lengths are in user units; charts
-are WIDTH wide, which is a phone's, so that their text needs no shrinking there.
+Elements have classes; the page's style sheet sets colors and fonts, for light, dark
+and print. Lengths are in user units. Charts are WIDTH wide, as a phone: their text
+is not scaled down there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from markupsafe import Markup
 WIDTH = 360.0
 # From one line of text to the next.
 LINE = 12.0
-# What a character takes of the font size, on average; wide ones (CJK) take all.
+# The average width of a character, as a share of the font size; wide ones (CJK) take all.
 _CHARACTER = 0.56
 
 
@@ -30,7 +30,7 @@ def _text(value: object) -> str:
 
 
 class Chart:
-    """One figure: ``name`` is read out for it, ``description`` is its content in words.
+    """One figure: ``name`` and ``description`` are for screen readers.
 
     ``ident`` has to be unique on the page.
     """
@@ -48,7 +48,7 @@ class Chart:
         return Markup(ET.tostring(self.root, encoding="unicode"))
 
     def add(self, tag: str, css: str, tip: str = "", **attributes: object) -> ET.Element:
-        """An element; ``tip`` is shown when the pointer rests on it."""
+        """An element; ``tip`` is its tooltip."""
         named = {key.replace("_", "-"): _text(value) for key, value in attributes.items()}
         element = ET.SubElement(self.root, tag, {"class": css, **named})
         if tip:
@@ -64,7 +64,7 @@ class Chart:
         self.add("text", css, x=x, y=y, text_anchor=anchor).text = clean(text)
 
     def label(self, css: str, x: float, y: float, text: str, width: float) -> None:
-        """A text of 11 units that is cut to ``width``; the whole of it is its tip then."""
+        """A text of 11 units, cut to ``width``; a cut text has the whole as its tooltip."""
         shown = fit(text, width)
         element = self.add("text", css, text if shown != text else "", x=x, y=y)
         title = element.find("title")
@@ -107,18 +107,18 @@ def outline(shape: str, x: float, y: float, r: float) -> str:
 
 
 def clean(text: str) -> str:
-    """Text without what no document may have: control characters, lone surrogates."""
+    """Text without control characters and lone surrogates, which no document may have."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", " ", re.sub(r"[\ud800-\udfff]", "\ufffd", text))
 
 
 def width_of(text: str, size: float) -> float:
-    """About how wide a text is."""
+    """The approximate width of a text."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return size * (wide + _CHARACTER * (len(text) - wide))
 
 
 def fit(text: str, width: float, size: float = 11) -> str:
-    """The text, cut with an ellipsis where it would be wider."""
+    """The text, cut with an ellipsis if it is wider."""
     if width_of(text, size) <= width:
         return text
     while text and width_of(text + "…", size) > width:
@@ -127,7 +127,7 @@ def fit(text: str, width: float, size: float = 11) -> str:
 
 
 def wrap(text: str, width: float, size: float = 11) -> list[str]:
-    """The text, on several lines where it is wider, broken behind words and parts of identifiers only."""
+    """The text on several lines if it is wider, broken behind words and parts of identifiers only."""
     ends = [m.end() for m in re.finditer(r"[\s_./=:-](?=\S)", text) if width_of(text[: m.end()].rstrip(), size) <= width]
     if width_of(text, size) <= width or not ends:
         return [text]
@@ -135,20 +135,20 @@ def wrap(text: str, width: float, size: float = 11) -> list[str]:
 
 
 class Linear:
-    """A scale from values to places; ``low`` and ``high`` are made to differ."""
+    """A scale from values to places; an empty range is widened."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high if high > low else low + 1
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        # Halved first: a difference of two large numbers may not fit.
+        # Halved first: the difference of two large numbers may overflow.
         share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
         return self.start + share * (self.end - self.start)
 
 
 class Log:
-    """A logarithmic scale; values outside of it are put at its ends."""
+    """A logarithmic scale; values outside of it go to its ends."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high
@@ -161,7 +161,7 @@ class Log:
 
 
 def zero_based(values: Iterable[float], start: float, end: float) -> Linear:
-    """A linear scale that has 0 and all values."""
+    """A linear scale with 0 and all values."""
     every = [0.0, *values]
     return Linear(min(every), max(every), start, end)
 
@@ -178,7 +178,7 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten between two values; halves and doubles of 1 where there is but one."""
+    """Powers of ten between two values; with fewer than two 0.2, 0.5, 1, 2 and 5."""
     powers = [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
     if len(powers) > 1:
         return powers
@@ -186,7 +186,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def spread_out(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places for labels near the wanted ones, ``gap`` apart as far as there is room."""
+    """Places for labels near the given ones, ``gap`` apart as far as they fit."""
     order = sorted(range(len(places)), key=lambda i: places[i])
     out = list(places)
     floor = low
