@@ -120,7 +120,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Work:
-    """Where a kernel is built."""
+    """The work folder of a kernel."""
 
     root: Path
 

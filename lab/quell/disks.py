@@ -97,7 +97,7 @@ def parse_data(text: str) -> Data:
 
 
 def check_data(every: Sequence[Data]) -> None:
-    """UsageError when one of them lies in another, or is named twice."""
+    """UsageError when one of them is inside another, or is named twice."""
     names = [{one.path, one.path.resolve()} for one in every]
     for number, one in enumerate(every):
         for other in range(number):
@@ -130,9 +130,9 @@ def parse_disk(text: str, root: Path = Path("/")) -> Disk:
 
 
 def in_use(device: int, root: Path = Path("/")) -> str:
-    """How a block device is used, "mounted on /x" or "used for swap", or ""; ``device`` is its number.
+    """The use of a block device, "mounted on /x" or "used for swap", or ""; ``device`` is its number.
 
-    Its partitions, and the volumes that lie on any of them, count too.
+    Its partitions count, too, and the volumes on any of them.
     """
     numbers = set(_with_holders(f"{os.major(device)}:{os.minor(device)}", root))
     for line in (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():

@@ -59,7 +59,7 @@ class Request(presets.Preset):
             (self.swap not in ("", *machine.SWAPS), f"swap is {', '.join(machine.SWAPS)}, not {self.swap}"),
             (self.here and self.accel != "auto", "--here has no guests: leave out --accel"),
             (self.keep_caches and not self.here, "--keep-caches is for --here: guests are fresh"),
-            (self.here and guest, "--here measures on this machine as it is: no --data, --disk, --swap, --memory, "
+            (self.here and guest, "--here measures this machine without changes: no --data, --disk, --swap, --memory, "
              "--cpus, --kernel or --deterministic"),
             (len(set(self.cpus)) < len(self.cpus), "--cpus names a number twice"),
         ):  # fmt: skip

@@ -137,7 +137,7 @@ class _Work:
 
 
 def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | None:
-    """The divisor of counts; None where they compare as they are.
+    """The divisor of counts; None where they are comparable without one.
 
     Work is the first figure that the program prints as ``figure+`` (more is better); a rate
     is multiplied by the time. Counts are divided if a side took the same time as the first one

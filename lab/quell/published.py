@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Published figures of others (published.toml), compared with ours."""
+"""Published figures (published.toml), compared with ours."""
 
 from __future__ import annotations
 

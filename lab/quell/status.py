@@ -162,7 +162,7 @@ def _pages(count: int) -> str:
 
 
 def _lazy(status: Status) -> list[str]:
-    """Lazy unmap flush in words."""
+    """The counters of lazy unmap flush as text."""
     get = status.counters.get
     parked, flushes = get("luf_park"), get("luf_flush")
     if parked is None or flushes is None:
@@ -195,7 +195,7 @@ def _lazy(status: Status) -> list[str]:
 
 
 def _runs(status: Status) -> list[str]:
-    """Batched PTE clearing in words."""
+    """The counters of batched PTE clearing as text."""
     runs, pages = (status.counters.get(f"rmap_batch_{what}") for what in ("runs", "pages"))
     if runs is None or pages is None:
         return []
