@@ -125,7 +125,7 @@ def _check_message(commit: Commit) -> None:
     if len(lines) < 3 or lines[1] or not lines[0]:
         raise QuellError(f"{commit.hook.name}: its header should be a subject, an empty line and a body")
     if lines[0].startswith("["):
-        raise QuellError(f"{commit.hook.name}: git am would drop the brackets in its subject")
+        raise QuellError(f"{commit.hook.name}: git am would drop the text in brackets from its subject")
     for line in lines:
         if re.match(r"---|diff -|Index: ", line):
             raise QuellError(f"{commit.hook.name}: git am would end the message before {line!r}")

@@ -136,7 +136,7 @@ def test_who_cannot_measure_here(root: Path, tmp_path: Path, monkeypatch: pytest
         here.Here.prepare(request("true"), cache, tmp_path)
     with pytest.raises(UsageError, match="the command nosuch does not exist"):
         here.Here.prepare(request("nosuch"), cache, root)
-    for text, says in (("a=stock", "with --here a side is a=quell"), ("a=quell,nosmt", "since the kernel stays")):
+    for text, says in (("a=stock", "with --here a side is a=quell"), ("a=quell,nosmt", ": the kernel stays")):
         asked = request("true", sides=(sides.parse(text), here.SIDES[1]))
         with pytest.raises(UsageError, match=says):
             here.Here.prepare(asked, cache, root)
@@ -168,7 +168,7 @@ def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: pytest.Monk
     asked = request("true")
     place = here.Here.prepare(asked, Cache(), root)
     assert "perf is not installed" in place.absent[0] and place.events == ()
-    with pytest.raises(UsageError, match="another compare --here is at work"):
+    with pytest.raises(UsageError, match="another compare --here runs"):
         here.Here.prepare(asked, Cache(), root)
     del place
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
