@@ -64,8 +64,8 @@ class Workload:
     ``nodes`` are NUMA nodes as in machine.Machine, ``writes`` as in machine.Job.
     ``base`` is another workload: its program is used, and its data unless this one
     has some. Without ``default`` it is measured only when named. ``figures`` are
-    those that the program prints. ``tool`` is a third-party program. ``swap`` is the
-    guest's: one of machine.SWAPS, "own" for the program's own, or empty.
+    the program's figures that claims and publications may name. ``tool`` is a third-party
+    program. ``swap`` is one of machine.SWAPS, "own" for the program's own, or empty.
     """
 
     name: str
