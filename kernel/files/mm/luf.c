@@ -15,12 +15,12 @@
  * Here the pages wait on lists of their own, and the allocator's fast path has no check.
  *
  * Terms:
- *  - The *stale-TLB window* of a PTE runs from its clearing until every CPU that may have
- *    cached it has flushed.
- *  - A *generation* ("label" in symbols) is a value that luf_clock reaches after the PTE
- *    was cleared, tlb_gen raised and the CPUs recorded in luf_owed[].
- *  - A CPU is *pending* for a generation until it flushes or catches up with tlb_gen. A
- *    generation is *complete* when no CPU is pending for it or an older one.
+ *  - The *stale-TLB window* of a PTE runs from its clearing until no CPU may use an entry that
+ *    it cached: each has flushed, or has to before it uses a user entry (lazy TLB mode).
+ *  - A *generation* ("label" in symbols) is luf_clock + 1, read after the PTE was cleared,
+ *    tlb_gen raised and the CPUs recorded in luf_owed[].
+ *  - A CPU is *pending* for a generation until luf_reached() says that it uses no stale entry.
+ *    A generation is *complete* when no CPU is pending for it or an older one.
  *
  * The rules, each with its selftests, KUnit tests, mutations and models in brackets:
  *
@@ -31,9 +31,9 @@
  *	initiator			drain of a generation
  *	  clear the PTE, tlb_gen++	  luf_clock is there, or moves there
  *	  luf_owed[CPUs] = clock + 1	  full barrier
- *	  full barrier			  flush each CPU whose luf_seen is less than
- *	  label = clock + 1		    the generation and than its luf_owed
- *					  luf.done = generation
+ *	  full barrier			  flush each CPU that is pending:
+ *	  label = clock + 1, which	    luf_reached() < generation
+ *	    may be greater by now	  luf.done = generation
  *
  * R2, writes: only read-only PTEs are deferred, of files only clean ones. __luf_defer() also
  * refuses if an initiator has yet to flush a writable entry: [luf_migrate lost writes;
@@ -56,17 +56,17 @@
  *	  luf_content_fixed()?		  the file's label > luf.done? then flush
  *	    else as stock
  *
- * R4, progress: parked pages are released before reclaim takes others, and count as free.
+ * R4, progress: parked pages count as free, and are released first where that is worth an IPI.
  * [security memory; LUF_HOARD; model drain]
  *
  *	free pages	kswapd releases			allocations that may wait
  *	  above low	those that need no IPI		-
- *	  below low	all, in pieces			-
- *	  below min	all, in pieces			all, before and after reclaim
+ *	  below low	all, once a piece waits		-
+ *	  below min	all, once a piece waits		all, before and after reclaim
  *
- * R5, nothing hidden: tlb_gen is the only evidence that a CPU is not pending, never time.
- * luf_reached() looks. [luf_ledger_behind_test, luf_ledger_other_mm_test; LUF_NO_TLB_GEN,
- * LUF_AGED_UNCHECKED; model lot]
+ * R5, nothing hidden: a CPU is left out by evidence, never by time. It compared tlb_gen since, or
+ * has to before it uses a user entry (lazy, init_mm). luf_reached() looks.
+ * [luf_ledger_behind_test, luf_ledger_other_mm_test; LUF_NO_TLB_GEN, LUF_AGED_UNCHECKED; model lot]
  *
  *	CPU, at a switch or a flush	unmap			drain
  *	  look = luf_clock		  tlb_gen++

@@ -64,7 +64,7 @@ static inline u64 luf_look_at_clock(void)
 
 	if (static_branch_likely(&luf_key)) {
 		clock = atomic64_read(&luf_clock);
-		/* The clock before tlb_gen. */
+		/* The clock before tlb_gen. Enough as x86 is TSO; others need smp_mb(). */
 		smp_rmb();
 	}
 	luf_debug_look();
