@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Mutation testing: each mutation disables one step that the safety argument of a mechanism needs,
- * to show that a test fails without it. Parameters, below /sys/module/quell_mutants/parameters/ or
+ * to show that a test fails without it. Memory is corrupted then, and the kernel is tainted
+ * (TAINT_TEST). Parameters, below /sys/module/quell_mutants/parameters/ or
  * quell_mutants.NAME=VALUE at boot:
  *
  *	mutant		the mutation that is on, default "none"
@@ -12,6 +13,7 @@
 #include <linux/init.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
+#include <linux/panic.h>
 #include <linux/quell_mutants.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
@@ -31,9 +33,12 @@ static int quell_mutant_set(const char *val, const struct kernel_param *kp)
 	if (i < 0)
 		return i;
 	WRITE_ONCE(quell_mutant_on, i);
-	if (i)
+	if (i) {
+		/* Memory may be corrupted from now on, also after the mutation. */
+		add_taint(TAINT_TEST, LOCKDEP_STILL_OK);
 		pr_warn("quell_mutants: the mutation %s is on\n",
 			quell_mutant_names[i]);
+	}
 	return 0;
 }
 
