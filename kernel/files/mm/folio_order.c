@@ -67,7 +67,7 @@
 #include "internal.h"
 #include "quell_compat.h"
 
-/* Off until folio_order_init(). */
+/* Off until quell_apply_param(). */
 DEFINE_STATIC_KEY_FALSE(folio_order_key);
 
 /* The largest folio of memory without MADV_HUGEPAGE, in kB; 0: none. */

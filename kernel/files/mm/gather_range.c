@@ -52,7 +52,7 @@
 #include <linux/vmstat.h>
 #include <asm/tlb.h>
 
-/* Off until gather_range_register(). */
+/* Off until quell_apply_param(). */
 DEFINE_STATIC_KEY_FALSE(gather_range_key);
 
 bool __gather_range_use(struct mmu_gather *tlb)

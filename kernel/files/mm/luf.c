@@ -101,7 +101,7 @@
 
 #include <trace/events/luf.h>
 
-/* Off until luf_init(), which allocates the lists. */
+/* Off until quell_apply_param(), when luf_init() has allocated the lists. */
 DEFINE_STATIC_KEY_FALSE(luf_key);
 
 DEFINE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);

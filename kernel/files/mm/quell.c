@@ -4,10 +4,13 @@
  *
  * quell= takes a comma list, read from left to right:
  *
- *	on	every mechanism (the default)
+ *	on	every mechanism
  *	off	stock Linux: nothing that Quell adds, all that Linux has
  *	NAME	this mechanism; as the first word it means off,NAME
  *	-NAME	not this mechanism, Linux's own ones included
+ *
+ * The list begins from on with CONFIG_QUELL_DEFAULT_ON, from off without it. A word that is none
+ * of these is ignored, with a warning: a misspelled word switches nothing off.
  *
  * So quell=off,-unmap_batch is Linux before 4.3 in this respect, and quell=luf is stock Linux with
  * lazy unmap flush.
@@ -15,6 +18,7 @@
 #define pr_fmt(fmt) "quell: " fmt
 
 #include <linux/init.h>
+#include <linux/kconfig.h>
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
 #include <linux/list.h>
@@ -29,7 +33,7 @@ static LIST_HEAD(quell_mechanisms);
 /* Protects quell_mechanisms and every change of a key. */
 static DEFINE_MUTEX(quell_mutex);
 static struct kobject *quell_kobj;
-static char *quell_param __initdata = "on";
+static char *quell_param __initdata = "";
 
 struct quell_dir {
 	struct kobject kobj;
@@ -61,23 +65,40 @@ static bool __init quell_next_word(const char **param, struct quell_word *word)
 	return true;
 }
 
-/* Does @param switch the mechanism @name on? @linux_own: "off" leaves it on. */
-static bool __init quell_param_wants(const char *param, const char *name,
-				     bool linux_own)
+/* Is @word "on", "off", or the name of one of the mechanisms in @all? */
+static bool __init quell_word_known(const struct quell_word *word,
+				    const struct list_head *all)
 {
-	struct quell_word word;
-	bool wanted = true;
+	struct quell_mechanism *m;
 
-	if (*param && *param != '-' && !str_has_prefix(param, "on"))
-		wanted = linux_own;
+	if (!word->minus && (quell_word_is(word, "on") || quell_word_is(word, "off")))
+		return true;
+	list_for_each_entry(m, all, list) {
+		if (quell_word_is(word, m->name))
+			return true;
+	}
+	return false;
+}
+
+/* Does @param switch @m on? Words that name no mechanism in @all are ignored. */
+static bool __init quell_param_wants(const char *param,
+				     const struct quell_mechanism *m,
+				     const struct list_head *all)
+{
+	bool wanted = m->linux_own || IS_ENABLED(CONFIG_QUELL_DEFAULT_ON);
+	struct quell_word word;
+	bool first = true;
 
 	while (quell_next_word(&param, &word)) {
+		if (!quell_word_known(&word, all))
+			continue;
 		if (quell_word_is(&word, "on"))
 			wanted = true;
-		else if (quell_word_is(&word, "off"))
-			wanted = linux_own;
-		else if (quell_word_is(&word, name))
+		else if (quell_word_is(&word, "off") || (first && !word.minus))
+			wanted = m->linux_own;
+		if (quell_word_is(&word, m->name))
 			wanted = !word.minus;
+		first = false;
 	}
 	return wanted;
 }
@@ -157,10 +178,10 @@ static const struct kobj_type quell_dir_ktype = {
  * quell_register - give a mechanism its switch
  * @m: the mechanism; never freed
  *
- * Sets @m's key as the boot parameter says and makes its sysfs directory. From an initcall after
- * postcore; may sleep.
+ * Makes @m's sysfs directory. quell_apply_param() sets @m's key after all subsys_initcalls, so call
+ * this from one; may sleep.
  *
- * Return: 0, or -ENOMEM or an error of sysfs. The key is set in any case.
+ * Return: 0, or -ENOMEM or an error of sysfs. The key will be set in any case.
  */
 int __init quell_register(struct quell_mechanism *m)
 {
@@ -169,8 +190,6 @@ int __init quell_register(struct quell_mechanism *m)
 
 	mutex_lock(&quell_mutex);
 	list_add_tail(&m->list, &quell_mechanisms);
-	if (quell_set(m, quell_param_wants(quell_param, m->name, m->linux_own)))
-		pr_info("%s stays off: %s\n", m->name, m->refused);
 	if (!quell_kobj)
 		quell_kobj = kobject_create_and_add("quell", mm_kobj);
 	mutex_unlock(&quell_mutex);
@@ -190,25 +209,27 @@ int __init quell_register(struct quell_mechanism *m)
 	return err;
 }
 
-/* A word in quell= that names no mechanism is most likely a typing error. */
-static int __init quell_check_param(void)
+/* Set all keys. A word of quell= may name any mechanism, so all have to be registered. */
+static int __init quell_apply_param(void)
 {
 	const char *param = quell_param;
 	struct quell_mechanism *m;
 	struct quell_word word;
 
+	mutex_lock(&quell_mutex);
 	while (quell_next_word(&param, &word)) {
-		bool known = quell_word_is(&word, "on") || quell_word_is(&word, "off");
-
-		list_for_each_entry(m, &quell_mechanisms, list)
-			known |= quell_word_is(&word, m->name);
-		if (!known)
-			pr_warn("quell=: no mechanism is called '%.*s'\n",
+		if (!quell_word_known(&word, &quell_mechanisms))
+			pr_warn("quell=: no mechanism is called '%.*s'; the word is ignored\n",
 				word.len, word.start);
 	}
+	list_for_each_entry(m, &quell_mechanisms, list) {
+		if (quell_set(m, quell_param_wants(quell_param, m, &quell_mechanisms)))
+			pr_info("%s stays off: %s\n", m->name, m->refused);
+	}
+	mutex_unlock(&quell_mutex);
 	return 0;
 }
-late_initcall(quell_check_param);
+subsys_initcall_sync(quell_apply_param);
 
 /**
  * quell_store_uint - store the value that was written to a sysfs file of a mechanism

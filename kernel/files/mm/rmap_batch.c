@@ -88,7 +88,7 @@
 #include "internal.h"
 #include "quell_compat.h"
 
-/* Off until rmap_batch_init(). */
+/* Off until quell_apply_param(). */
 DEFINE_STATIC_KEY_FALSE(rmap_batch_key);
 
 /**

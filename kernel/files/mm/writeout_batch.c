@@ -77,7 +77,7 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/writeout_batch.h>
 
-/* Off until writeout_batch_register(). */
+/* Off until quell_apply_param(). */
 DEFINE_STATIC_KEY_FALSE(writeout_batch_key);
 
 /**

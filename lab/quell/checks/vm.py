@@ -303,19 +303,21 @@ def _surroundings(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
         )
 
 
+_ALL = {
+    "unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order", "writeout_batch",
+    "gather_range",
+}  # fmt: skip
+
+
 def _boot_parameter(tally: _Tally, image: Path, temp: Path, cache: Cache) -> None:
     script = "grep . /sys/kernel/mm/quell/*/enabled; dmesg | grep 'quell=' | grep -v Command || :"
     for param, on in (
         ("quell=off", {"unmap_batch", "concurrent", "zap_batch"}),
         ("quell=luf", {"unmap_batch", "concurrent", "zap_batch", "luf"}),
         ("quell=off,-zap_batch", {"unmap_batch", "concurrent"}),
-        (
-            "quell=on,luff",
-            {
-                "unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order",
-                "writeout_batch", "gather_range",
-            },
-        ),
+        ("quell=on,luff", _ALL),
+        # A typing error leaves the default, CONFIG_QUELL_DEFAULT_ON.
+        ("quell=luff", _ALL),
     ):
         guest = _guest(tally, image, script, append=[param], cache=cache)
         found = set(re.findall(r"quell/(\w+)/enabled:1", guest.stdout))

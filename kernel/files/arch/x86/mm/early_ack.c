@@ -89,7 +89,7 @@
 /* A call carries it up to here; the rest is padding. */
 static_assert(offsetofend(struct flush_tlb_info, trim_cpumask) <= EARLY_ACK_INFO_SIZE);
 
-/* Off until early_ack_init(). */
+/* Off until quell_apply_param(). */
 DEFINE_STATIC_KEY_FALSE(early_ack_key);
 
 static struct quell_mechanism early_ack_mechanism = {
