@@ -8,8 +8,9 @@ the fields. Each commit has all that it needs: the tree builds after every patch
 from __future__ import annotations
 
 import re
+import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ TABLE = "series.toml"
 # Tests in user space are commits of their own.
 _TESTS = "tools/testing/"
 _KCONFIG = "mm/Kconfig.quell"
+_MESSAGE_WIDTH = 75
 _ENTRY = re.compile(r"^(?:menu)?config (\w+)", re.M)
 
 
@@ -84,8 +86,7 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
         commits.append(Commit(hook, tuple(path for path in files if path not in tests), options))
         if tests:
             what = hook.name.removesuffix(".patch")
-            names = "".join(f"  {path.rsplit('/', 1)[-1]}\n" for path in tests)
-            header = f"selftests/quell: tests of {what}\n\nFor user space, of the patch before this one:\n\n{names}"
+            header = _tests_header(what, tests, part.files)
             commits.append(Commit(Hook(f"{what}_tests.patch", header, {}), tests, ()))
     if table:
         raise QuellError(f"kernel/{TABLE} names the patch {sorted(table)[0]}, which is not in the series")
@@ -98,6 +99,30 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
     for commit in commits:
         _check_message(commit)
     return Series(part, commits, shared)
+
+
+def _tests_header(what: str, tests: Sequence[str], files: Mapping[str, FileData]) -> str:
+    """The message of a commit of tests: each file, with the beginning of its head comment."""
+    items = []
+    for path in tests:
+        about = _head(files[path].content.decode()) if path in files else ""
+        lines = textwrap.wrap(
+            about, _MESSAGE_WIDTH, initial_indent="    ", subsequent_indent="    ",
+            break_on_hyphens=False, break_long_words=False,
+        )  # fmt: skip
+        items.append("\n".join([f"  {path.rsplit('/', 1)[-1]}", *lines, ""]))
+    needs = "\nThe programs need root; the head of each says what else.\n"
+    body = "\n".join(items) + (needs if any(path.endswith(".c") for path in tests) else "")
+    return f"selftests/quell: tests of {what}\n\nFor user space, of the patch before this one:\n\n{body}"
+
+
+def _head(text: str) -> str:
+    """The first paragraph of a C file's head comment, empty without one. How to call the program is left out."""
+    for comment in re.findall(r"/\*(.*?)\*/", text, re.S):
+        if "SPDX-License-Identifier" not in comment:
+            lines = "\n".join(re.sub(r"^\s*\*?\s*", "", line) for line in comment.splitlines())
+            return " ".join(lines.strip().split("\n\n")[0].split()).removesuffix("Usage:").strip()
+    return ""
 
 
 def _names(value: object, where: str) -> tuple[str, ...]:

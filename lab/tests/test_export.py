@@ -304,7 +304,9 @@ def test_target_is_made_before_the_work(tmp_path: Path, monkeypatch: pytest.Monk
 def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_path: Path) -> None:
     program = kernel / "files/tools/testing/selftests/quell/one.c"
     program.parent.mkdir(parents=True)
-    program.write_text("/* tests */\n")
+    program.write_text(
+        "// SPDX-License-Identifier: GPL-2.0-only\n/*\n * No page is\n * lost. Usage:\n *\n *\tone DIR\n */\nint x;\n"
+    )
     table = (kernel / "series.toml").read_text()
     (kernel / "series.toml").write_text(table.replace('"mm/luf.c"', '"mm/luf.c", "tools/testing/selftests/quell/one.c"'))
     _plain_message(kernel)
@@ -316,7 +318,7 @@ def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_p
     assert "4 files changed" in cover
     first, tests, second = (files[name] for name in export.numbered(files))
     assert "one.c" not in first + second and "mm/luf.c" in first
-    assert "+++ b/tools/testing/selftests/quell/one.c" in tests and "  one.c\n" in tests
+    assert "+++ b/tools/testing/selftests/quell/one.c" in tests and "  one.c\n    No page is lost.\n\nThe programs need root" in tests
 
 
 def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> None:

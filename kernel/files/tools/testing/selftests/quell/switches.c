@@ -4,7 +4,8 @@
  *
  *	switches DIR
  *
- * DIR is on a file system that lazy unmap flush supports (ext4).
+ * DIR is on a file system that lazy unmap flush supports (ext4). Needs root, and all
+ * mechanisms on, as by default or with quell=on.
  */
 #define _GNU_SOURCE
 #include "util.h"
