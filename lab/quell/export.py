@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -96,8 +96,8 @@ def patches(
 ) -> dict[str, str]:
     """The files to write, by name: ``0001-....patch`` and so on, and ``quell-VERSION.patch``.
 
-    A cover letter comes first if ``hooks/VERSION/cover`` has its text. ``version`` is Linux's.
-    QuellError when a hook does not apply, or series.toml does not fit.
+    A cover letter comes first if ``hooks/VERSION/cover`` has its text; its line ``{contact}`` becomes the table
+    of contact(). ``version`` is Linux's. QuellError when a hook does not apply, or series.toml does not fit.
     """
     linux = linux_of(version)
     one = series.read(kernel, linux)
@@ -136,9 +136,26 @@ def _text(path: Path) -> str:
         raise QuellError(f"a hook touches a file that is not UTF-8: {error}") from error
 
 
+def contact(hooks: Sequence[tree.Hook]) -> list[str]:
+    """How much of Linux's own files each patch changes: a table as lines, without context lines."""
+    rows: list[tuple[str, int, int, int, int]] = []
+    paths: set[str] = set()
+    for hook in hooks:
+        lines = [line for section in hook.sections.values() for line in section.splitlines()]
+        added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
+        gone = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
+        hunks = sum(line.startswith("@@ ") for line in lines)
+        paths |= hook.sections.keys()
+        rows.append((hook.name.removesuffix(".patch"), len(hook.sections), hunks, added, gone))
+    hunks, added, gone = (sum(column) for column in zip(*[row[2:] for row in rows], strict=True))
+    table = [("patch", "files", "hunks", "added", "removed"), *rows, ("all", len(paths), hunks, added, gone)]
+    return ["  {:18}{:>7}{:>7}{:>7}{:>9}".format(*row) for row in table]
+
+
 def _cover(text: str, one: series.Series, version: str, stat: str, who: Identity | None, when: str) -> str:
     """The mail before the series: its subject is the first line of ``text``."""
     subject, _, body = text.partition("\n")
+    body = body.replace("{contact}", "\n".join(contact(one.part.hooks)))
     name, email = (who.name, who.email) if who else NOBODY
     date = format_datetime(datetime.fromisoformat(when))
     lines = [f"{number:4}. {commit.subject}" for number, commit in enumerate(one.commits, 1)]

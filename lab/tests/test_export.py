@@ -310,12 +310,14 @@ def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_p
     table = (kernel / "series.toml").read_text()
     (kernel / "series.toml").write_text(table.replace('"mm/luf.c"', '"mm/luf.c", "tools/testing/selftests/quell/one.c"'))
     _plain_message(kernel)
-    (kernel / "hooks/6.12/cover").write_text("fewer shootdowns\n\nWhat was measured.\n")
+    (kernel / "hooks/6.12/cover").write_text("fewer shootdowns\n\nWhat was measured.\n\n{contact}\n")
     files = make(source, kernel)
     cover = files.pop(export.COVER)
     assert "\nSubject: [PATCH 00/3] fewer shootdowns\n\nWhat was measured.\n" in cover
     assert "against Linux 6.12.7" in cover and "   2. selftests/quell: tests of first\n" in cover
     assert "4 files changed" in cover
+    table = [line.split() for line in cover.splitlines() if line.startswith(("  first", "  second", "  all"))]
+    assert table == [["first", "2", "2", "2", "1"], ["second", "1", "1", "1", "0"], ["all", "2", "3", "3", "1"]]
     first, tests, second = (files[name] for name in export.numbered(files))
     assert "one.c" not in first + second and "mm/luf.c" in first
     assert "+++ b/tools/testing/selftests/quell/one.c" in tests and "  one.c\n    No page is lost.\n\nThe programs need root" in tests
