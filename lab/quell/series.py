@@ -7,15 +7,16 @@ the fields. Each commit has all that it needs: the tree builds after every patch
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quell import tree
-from quell.errors import QuellError
+from quell.errors import QuellError, UsageError
 from quell.source import DEFAULT
 from quell.tree import FileData, Hook, KernelPart, Overlay, Reader
 
@@ -29,11 +30,16 @@ _ENTRY = re.compile(r"^(?:menu)?config (\w+)", re.M)
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit: a hook patch, its new files, its options."""
+    """One commit: a hook patch, the new files that come with it, the options it adds.
+
+    ``patch`` is the patch of hooks/VERSION that it belongs to, without its ending; ``lab``: lab-only.
+    """
 
     hook: Hook
     files: tuple[str, ...]
     options: tuple[str, ...]
+    patch: str
+    lab: bool
 
     @property
     def name(self) -> str:
@@ -53,11 +59,12 @@ class Commit:
 
 @dataclass(frozen=True)
 class Series:
-    """The commits in order, and the new files that several of them share."""
+    """The commits in order, the new files that several of them make up, and the commits left out."""
 
     part: KernelPart
     commits: Sequence[Commit]
     shared: frozenset[str]
+    left_out: Sequence[Commit] = ()
 
 
 def options_in(kconfig: str) -> list[str]:
@@ -80,20 +87,27 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
             raise QuellError(f"kernel/{TABLE} has no entry for kernel/hooks/{linux}/{hook.name}")
         files = _names(entry.pop("files", []), hook.name)
         options = _names(entry.pop("options", []), hook.name)
+        lab = entry.pop("lab", False)
+        if not isinstance(lab, bool):
+            raise QuellError(f"kernel/{TABLE}: lab of {hook.name} should be true or false")
         if entry:
             raise QuellError(f"kernel/{TABLE}: {hook.name} has the unknown field {sorted(entry)[0]}")
         tests = tuple(path for path in files if path.startswith(_TESTS))
-        commits.append(Commit(hook, tuple(path for path in files if path not in tests), options))
+        what = hook.name.removesuffix(".patch")
+        commits.append(Commit(hook, tuple(path for path in files if path not in tests), options, what, lab))
         if tests:
-            what = hook.name.removesuffix(".patch")
             header = _tests_header(what, tests, part.files)
-            commits.append(Commit(Hook(f"{what}_tests.patch", header, {}), tests, ()))
+            commits.append(Commit(Hook(f"{what}_tests.patch", header, {}), tests, (), what, lab))
     if table:
         raise QuellError(f"kernel/{TABLE} names the patch {sorted(table)[0]}, which is not in the series")
-    _once("file", [path for commit in commits for path in commit.files], part.files, "kernel/files")
+    _all("file", [path for commit in commits for path in commit.files], part.files, "kernel/files")
     kconfig = part.files.get(_KCONFIG)
     known = options_in(kconfig.content.decode()) if kconfig else []
-    _once("option", [name for commit in commits for name in commit.options], known, _KCONFIG)
+    given = [name for commit in commits for name in commit.options]
+    for name in given:
+        if given.count(name) > 1:
+            raise QuellError(f"kernel/{TABLE} gives the option {name} to two patches")
+    _all("option", given, known, _KCONFIG)
     for path in sorted(shared - part.files.keys()):
         raise QuellError(f"kernel/{TABLE} lists the shared file {path}, which is not in kernel/files")
     for commit in commits:
@@ -131,11 +145,8 @@ def _names(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _once(kind: str, named: Sequence[str], there: Iterable[str], where: str) -> None:
-    """QuellError unless ``named`` has each name of ``there`` exactly once."""
-    for name in named:
-        if named.count(name) > 1:
-            raise QuellError(f"kernel/{TABLE} gives the {kind} {name} to two patches")
+def _all(kind: str, named: Iterable[str], there: Iterable[str], where: str) -> None:
+    """Every name is there, and all that are there are named."""
     for name in sorted(set(named) - set(there)):
         raise QuellError(f"kernel/{TABLE} names the {kind} {name}, which is not in {where}")
     for name in sorted(set(there) - set(named)):
@@ -156,8 +167,43 @@ def _check_message(commit: Commit) -> None:
             raise QuellError(f"{commit.hook.name}: git am would end the message before {line!r}")
 
 
+def select(series: Series, only: Collection[str] = (), *, lab: bool = False) -> Series:
+    """The series without its lab-only patches; with them (``lab``); or the patches ``only``, and those that they need.
+
+    UsageError for a name in ``only`` that is no mechanism's patch.
+    """
+    patches = {commit.patch: commit for commit in series.commits}
+    common, needs = ({name.removesuffix(".patch") for name in names} for names in (tree.COMMON, tree.NEEDS))
+    for name in only:
+        if name not in patches or name in common:
+            known = ", ".join(name for name in patches if name not in common)
+            raise UsageError(f"--only: there is no patch '{name}'; the names are {known}")
+    wanted = {name for name in patches if lab or not patches[name].lab}
+    if only:
+        owner = {name: tree.NEEDS[f"{name}.patch"].removesuffix(".patch") for name in needs}
+        chosen = {*only, *(owner[name] for name in only if name in owner)}
+        wanted = chosen | common | {name for name in wanted if owner.get(name) in chosen}
+    commits = [commit for commit in series.commits if commit.patch in wanted]
+    files = {path: series.part.files[path] for commit in commits for path in commit.files}
+    hooks = [hook for hook in series.part.hooks if hook.name.removesuffix(".patch") in wanted]
+    left_out = [commit for commit in series.commits if commit.patch not in wanted]
+    return replace(
+        series, part=replace(series.part, files=files, hooks=hooks), commits=commits, left_out=left_out
+    )
+
+
+def lab_options(kernel: Path) -> set[str]:
+    """The options of the lab-only patches, with CONFIG_."""
+    try:
+        table = tomllib.loads((kernel / TABLE).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise QuellError(f"kernel/{TABLE} cannot be used: {error}") from error
+    entries = [entry for entry in table.values() if isinstance(entry, dict) and entry.get("lab")]
+    return {f"CONFIG_{name}" for entry in entries for name in entry.get("options", [])}
+
+
 def states(series: Series, pristine: Reader) -> list[Overlay]:
-    """The tree's differences from pristine after each commit; the last one is all of Quell.
+    """What the tree has beyond pristine after each commit; the last of the whole series is what Quell is.
 
     QuellError when a hook does not apply.
     """
@@ -173,30 +219,43 @@ def states(series: Series, pristine: Reader) -> list[Overlay]:
             now[path] = after[path][seen[path]]
         for path in commit.files:
             now[path] = series.part.files[path]
-        after_it = series.commits[number + 1 :]
-        options = {name for one in after_it for name in one.options}
-        names = {path.rsplit("/", 1)[-1] for one in after_it for path in one.files}
+        missing = [*series.commits[number + 1 :], *series.left_out]
+        options = {name for one in missing for name in one.options}
+        files = {path for one in missing for path in one.files} - now.keys()
         for path in series.shared & now.keys():
-            now[path] = _earlier(path, series.part.files[path], options, names)
+            now[path] = _earlier(path, series.part.files[path], options, files)
         result.append(now)
+    if series.left_out:
+        # These are cut by what is left out.
+        final |= {path: result[-1].get(path) for path in series.shared & final.keys()}
     if result and result[-1] != final:
         raise QuellError("internal error: the commits do not add up to Quell")
     return result
 
 
 def _earlier(path: str, data: FileData, options: set[str], files: set[str]) -> FileData:
-    """A shared file without the parts of these later ``options`` and ``files``."""
+    """A shared file without what belongs to these ``options`` and ``files``."""
     text = data.content.decode()
     if "Kconfig" in path:
         text = without_entries(text, options)
     else:
         text = without_blocks(text, options)
-        later = re.compile(r'\$\(CONFIG_(\w+)\)|#include ["<](?:.*/)?([^/">]+)[">]')
         text = "".join(
             line for line in text.splitlines(keepends=True)
-            if not ((match := later.search(line)) and (match[1] in options or match[2] in files))
+            if not options.intersection(re.findall(r"\$\(CONFIG_(\w+)\)", line))
+            and not files.intersection(_included(path, line))
         )  # fmt: skip
     return FileData(text.encode(), data.executable)
+
+
+def _included(path: str, line: str) -> list[str]:
+    """The paths that a line of ``path`` may include: a base name alone may be another folder's, too."""
+    match = re.match(r'\s*#\s*include\s+(["<])([^">]+)', line)
+    if not match:
+        return []
+    if match[1] == '"':
+        return [os.path.normpath(f"{os.path.dirname(path)}/{match[2]}")]
+    return [f"{folder}/{match[2]}" for folder in ("include", "arch/x86/include")]
 
 
 def without_entries(text: str, options: set[str]) -> str:

@@ -84,20 +84,20 @@ class KernelPart:
         return [hook for hook in self.hooks if path in hook.sections]
 
 
-# Patches for all mechanisms, and patches on top of a mechanism's.
-_COMMON = ("uaccess.patch", "quell.patch")
-_NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
+# The patches that all mechanisms need, and those that need a mechanism's.
+COMMON = ("uaccess.patch", "quell.patch")
+NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
 
 
 def mechanism_patches(part: KernelPart) -> list[str]:
-    """The names of the mechanisms' patches."""
-    return [hook.name for hook in part.hooks if hook.name not in (*_COMMON, *_NEEDS)]
+    """The names of the patches that are a mechanism each."""
+    return [hook.name for hook in part.hooks if hook.name not in (*COMMON, *NEEDS)]
 
 
 def subset(part: KernelPart, patch: str, *, alone: bool) -> KernelPart:
-    """The mechanism of ``patch`` with the patches for all, or the series without it."""
-    own = {patch, *(more for more, of in _NEEDS.items() if of == patch)}
-    hooks = [hook for hook in part.hooks if hook.name in _COMMON or (hook.name in own) == alone]
+    """The mechanism of ``patch`` with the patches that all need, or everything but it."""
+    own = {patch, *(more for more, of in NEEDS.items() if of == patch)}
+    hooks = [hook for hook in part.hooks if hook.name in COMMON or (hook.name in own) == alone]
     return KernelPart(part.files, hooks, part.linux)
 
 

@@ -12,8 +12,7 @@
  * The list begins from on with CONFIG_QUELL_DEFAULT_ON, from off without it. A word that is none
  * of these is ignored, with a warning: a misspelled word switches nothing off.
  *
- * So quell=off,-unmap_batch is Linux before 4.3 in this respect, and quell=luf is stock Linux with
- * lazy unmap flush.
+ * So quell=luf is stock Linux with lazy unmap flush.
  */
 #define pr_fmt(fmt) "quell: " fmt
 

@@ -185,8 +185,11 @@ static __always_inline pte_t rmap_run_merge(pte_t stale, pte_t pte)
 /* should_defer_flush(), which stock inlines at its single PTE. */
 static bool rmap_run_may_defer(struct mm_struct *mm, enum ttu_flags flags)
 {
-	return (flags & TTU_BATCH_FLUSH) && quell_unmap_batch() &&
-	       arch_tlbbatch_should_defer(mm);
+#ifdef CONFIG_QUELL_UNMAP_BATCH
+	if (!quell_unmap_batch())
+		return false;
+#endif
+	return (flags & TTU_BATCH_FLUSH) && arch_tlbbatch_should_defer(mm);
 }
 
 static pte_t rmap_run_clear(struct rmap_run *run)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The switches in /sys/kernel/mm/quell/ take 0 and 1 only, and switch. Usage:
+ * The switches in /sys/kernel/mm/quell/ take 0 and 1 only, and switch. Those that this kernel
+ * lacks are skipped, except luf. Usage:
  *
  *	switches DIR
  *
@@ -176,7 +177,7 @@ int main(int argc, char **argv)
 			   "switches concurrent: remote CPUs are flushed when off");
 		set_switch("concurrent", "1");
 	}
-	{
+	if (have_switch("early_ack")) {
 		long on = zap_until("early_ack_sent"), sent, off;
 		bool right;
 
