@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import format_datetime
+from email.utils import format_datetime, formataddr
 from pathlib import Path
 
 from quell import proc, series, tree
@@ -24,16 +24,14 @@ from quell.paths import repo_root, write_atomic
 from quell.source import GIT_ENV, git, linux_of
 from quell.tree import Overlay, Reader
 
-COVER = "cover-letter"
-# git needs an identity even if the user has none.
-NOBODY = ("Quell", "quell@localhost")
+COVER = "0000-cover-letter.patch"
 _DATE = "2024-11-17T22:15:00Z"
 _GIT = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The signer: ``user.name`` and ``user.email`` of the user's git configuration."""
+    """The name and address of an author, or of the user who signs."""
 
     name: str
     email: str
@@ -43,9 +41,17 @@ class Identity:
         """The line Signed-off-by."""
         return f"Signed-off-by: {self.name} <{self.email}>\n"
 
+    def env(self, role: str) -> dict[str, str]:
+        """What makes git take it for the AUTHOR or COMMITTER."""
+        return {f"GIT_{role}_NAME": self.name, f"GIT_{role}_EMAIL": self.email}
 
-def identity() -> Identity | None:
-    """The identity in the user's git configuration; None without a name or an address."""
+
+# The author where git has none.
+NOBODY = Identity("Quell", "quell@localhost")
+
+
+def identity() -> Identity:
+    """The user: ``user.name`` and ``user.email`` of git. UsageError if these are not set."""
 
     def value(key: str) -> str:
         # The lab's other calls of git ignore the user's configuration.
@@ -53,7 +59,18 @@ def identity() -> Identity | None:
         return result.stdout.strip()
 
     name, email = value("user.name"), value("user.email")
-    return Identity(name, email) if name and email else None
+    if not name or not email:
+        raise UsageError("--signoff takes git's user.name and user.email, and these are not set: git config --global")
+    return Identity(name, email)
+
+
+def author(path: Path) -> Identity:
+    """The author of the last commit that changed a file of this repository; NOBODY without git or history."""
+    try:
+        said = git("log", "-1", "--format=%an%n%ae", "--", path.name, cwd=path.parent).splitlines()
+    except (OSError, QuellError):
+        return NOBODY
+    return Identity(*said) if len(said) == 2 and all(said) else NOBODY
 
 
 def date() -> str:
@@ -92,36 +109,41 @@ def target(dest: Path) -> Iterator[None]:
 
 
 def patches(
-    kernel: Path, pristine: Reader, version: str, who: Identity | None, when: str
-) -> dict[str, str]:
+    kernel: Path, pristine: Reader, version: str, when: str, *,
+    signer: Identity | None = None, only: Collection[str] = (), lab: bool = False,
+) -> dict[str, str]:  # fmt: skip
     """The files to write, by name: ``0001-....patch`` and so on, and ``quell-VERSION.patch``.
 
-    A cover letter comes first if ``hooks/VERSION/cover`` has its text; its line ``{contact}`` becomes the table
-    of contact(). ``version`` is Linux's. QuellError when a hook does not apply, or series.toml does not fit.
+    ``only`` and ``lab`` select as ``series.select()`` does. A cover letter comes first if ``hooks/VERSION/cover``
+    has its text; its line ``{contact}`` becomes the table of contact(). ``version`` is Linux's. QuellError when a
+    hook does not apply, or series.toml does not fit.
     """
     linux = linux_of(version)
     one = series.read(kernel, linux)
     if not one.commits:
         raise QuellError(f"there is nothing to export: kernel/hooks/{linux}/series is missing or empty")
+    one = series.select(one, only, lab=lab)
+    hooks = tree.hooks_dir(kernel, linux)
     overlays = series.states(one, pristine)
     with tempfile.TemporaryDirectory(prefix="quell-export-") as name:
         repo, out = Path(name) / "repo", Path(name) / "out"
         repo.mkdir()
         (Path(name) / "attributes").write_text(tree.ATTRIBUTES)
-        scratch = _Scratch(repo, Path(name) / "attributes", who, when)
-        scratch.commit({path: pristine(path) for path in overlays[-1]}, "pristine\n")
+        scratch = _Scratch(repo, Path(name) / "attributes", when)
+        scratch.commit({path: pristine(path) for path in overlays[-1]}, "pristine\n", NOBODY)
         first = scratch.head()
         for commit, overlay in zip(one.commits, overlays, strict=True):
-            scratch.commit(overlay, commit.message + (f"\n{who.trailer}" if who else ""))
+            message = commit.message + (f"\n{signer.trailer}" if signer else "")
+            scratch.commit(overlay, message, author(hooks / f"{commit.patch}.patch"))
         scratch.git(
             "format-patch", "-q", "--zero-commit", "--no-signature", "--no-renames", "--full-index",
             "--diff-algorithm=myers", "-U3", "--no-base", "-o", str(out), first,
         )  # fmt: skip
         written = {path.name: _text(path) for path in sorted(out.iterdir())}
-        text = tree.hooks_dir(kernel, linux) / "cover"
+        text = hooks / "cover"
         if text.exists():
             stat = scratch.git("diff", "--no-renames", "--stat=78", first, "HEAD")
-            written = {COVER: _cover(_text(text), one, version, stat, who, when), **written}
+            written = {COVER: _cover(_text(text), one, version, stat, author(text), when), **written}
         whole = Path(name) / "whole"
         scratch.git("diff", "--no-renames", "--full-index", "--diff-algorithm=myers", "-U3",
                     f"--output={whole}", first, "HEAD")  # fmt: skip
@@ -152,15 +174,19 @@ def contact(hooks: Sequence[tree.Hook]) -> list[str]:
     return ["  {:18}{:>7}{:>7}{:>7}{:>9}".format(*row) for row in table]
 
 
-def _cover(text: str, one: series.Series, version: str, stat: str, who: Identity | None, when: str) -> str:
-    """The mail before the series: its subject is the first line of ``text``."""
+def _cover(text: str, one: series.Series, version: str, stat: str, who: Identity, when: str) -> str:
+    """The mail before the series: its subject is the first line of ``text``.
+
+    As in a shared file, blocks under an ``#if`` need its options.
+    """
+    text = series.without_blocks(text, {name for commit in one.left_out for name in commit.options})
+    text = re.sub(r"^#(if|endif).*\n", "", text, flags=re.M)
     subject, _, body = text.partition("\n")
     body = body.replace("{contact}", "\n".join(contact(one.part.hooks)))
-    name, email = (who.name, who.email) if who else NOBODY
     date = format_datetime(datetime.fromisoformat(when))
     lines = [f"{number:4}. {commit.subject}" for number, commit in enumerate(one.commits, 1)]
     return "\n".join([
-        f"From: {name} <{email}>", f"Date: {date}", f"Subject: [PATCH 00/{len(one.commits)}] {subject}", "",
+        f"From: {formataddr((who.name, ''))[:-1]}{who.email}>", f"Date: {date}", f"Subject: [PATCH 00/{len(one.commits)}] {subject}", "",
         body.strip(), "", f"The series is against Linux {version}:", "", *lines, "", stat.rstrip(), "",
     ])  # fmt: skip
 
@@ -178,11 +204,9 @@ def _roll_up(one: series.Series, version: str) -> str:
 class _Scratch:
     """A repository of the files that Quell touches."""
 
-    def __init__(self, root: Path, attributes: Path, who: Identity | None, when: str) -> None:
+    def __init__(self, root: Path, attributes: Path, when: str) -> None:
         self.root = root
-        name, email = (who.name, who.email) if who else NOBODY
-        values = {"NAME": name, "EMAIL": email, "DATE": when}
-        self.env = {f"GIT_{role}_{key}": values[key] for role in ("AUTHOR", "COMMITTER") for key in values}
+        self.env = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when, **NOBODY.env("COMMITTER")}
         self.options = (*_GIT, "-c", f"core.attributesFile={attributes}")
         self.now: Overlay = {}
         self.git("init", "-q", "--template=", "-b", "quell")
@@ -193,8 +217,8 @@ class _Scratch:
     def head(self) -> str:
         return self.git("rev-parse", "HEAD").strip()
 
-    def commit(self, overlay: Overlay, message: str) -> None:
-        """Commit these files on top of the earlier ones."""
+    def commit(self, overlay: Overlay, message: str, who: Identity) -> None:
+        """Commit these files; those of the commits before stay as they are."""
         for path, data in overlay.items():
             full = self.root / path
             if data is None:
@@ -204,6 +228,7 @@ class _Scratch:
         self.git("add", "-A", "-f", ".")
         file = self.root / ".git/message"
         file.write_text(message)
+        self.env |= who.env("AUTHOR")
         self.git("commit", "-q", "--no-verify", "--allow-empty", "--cleanup=verbatim", "-F", str(file))
 
 
@@ -215,17 +240,15 @@ def write(dest: Path, files: dict[str, str]) -> None:
 
 def numbered(files: dict[str, str]) -> list[str]:
     """The patches of the series in order, without the cover letter and the roll-up."""
-    return sorted(name for name in files if re.match(r"\d{4}-", name))
+    return sorted(name for name in files if re.match(r"\d{4}-", name) and name != COVER)
 
 
 def am(repo: Path, mails: list[Path]) -> None:
-    """Apply the patches with ``git am`` in a clean repository. QuellError with git's messages."""
-    who = dict(zip(("NAME", "EMAIL"), NOBODY, strict=True))
-    env = {**GIT_ENV, **{f"GIT_COMMITTER_{key}": value for key, value in who.items()}}
+    """Apply the patches with ``git am`` in a clean repository, without the cover letter. QuellError with git's words."""
     result = proc.run(
-        ["git", "-c", "safe.directory=*", *_GIT, "am", "-q", "--whitespace=nowarn", *mails],
+        ["git", "-c", "safe.directory=*", *_GIT, "am", "-q", "--whitespace=nowarn", "--empty=drop", *mails],
         cwd=repo,
-        env=env,
+        env={**GIT_ENV, **NOBODY.env("COMMITTER")},
         check=False,
     )
     if result.returncode != 0:

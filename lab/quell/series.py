@@ -167,6 +167,12 @@ def _check_message(commit: Commit) -> None:
             raise QuellError(f"{commit.hook.name}: git am would end the message before {line!r}")
 
 
+def selectable(series: Series) -> list[str]:
+    """The names that ``select()`` takes: the patches without the base ones, which every part has."""
+    names = dict.fromkeys(commit.patch for commit in series.commits)
+    return [name for name in names if f"{name}.patch" not in tree.COMMON]
+
+
 def select(series: Series, only: Collection[str] = (), *, lab: bool = False) -> Series:
     """The series without its lab-only patches; with them (``lab``); or the patches ``only``, and those that they need.
 
@@ -174,10 +180,10 @@ def select(series: Series, only: Collection[str] = (), *, lab: bool = False) -> 
     """
     patches = {commit.patch: commit for commit in series.commits}
     common, needs = ({name.removesuffix(".patch") for name in names} for names in (tree.COMMON, tree.NEEDS))
+    known = selectable(series)
     for name in only:
-        if name not in patches or name in common:
-            known = ", ".join(name for name in patches if name not in common)
-            raise UsageError(f"--only: there is no patch '{name}'; the names are {known}")
+        if name not in known:
+            raise UsageError(f"--only: there is no patch '{name}'; the names are {', '.join(known)}")
     wanted = {name for name in patches if lab or not patches[name].lab}
     if only:
         owner = {name: tree.NEEDS[f"{name}.patch"].removesuffix(".patch") for name in needs}

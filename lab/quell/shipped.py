@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from quell import mechanisms, presets, version, workload
+from quell import mechanisms, presets, series, tree, version, workload
 from quell.errors import UsageError
 from quell.paths import repo_root, write_atomic
 
@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
     completers = {
         "NAME[,NAME...]": _completer("workloads", _LIST, workload.known()),
+        "PATCH[,PATCH...]": _completer("patches", _LIST, series.selectable(series.read(tree.kernel_dir()))),
         "GROUP": _completer("groups", _LIST, presets.group_names()),
         "RESULT": _completer("results_or_files", _RESULTS),
         **dict.fromkeys(_FILES, shtab.FILE),

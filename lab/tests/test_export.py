@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,9 +84,9 @@ options = ["QUELL_TWO"]
     return kernel
 
 
-def make(source: Source, kernel: Path, who: export.Identity | None = WHO) -> dict[str, str]:
+def make(source: Source, kernel: Path, who: export.Identity | None = WHO, **how: Any) -> dict[str, str]:
     return export.patches(
-        kernel, lambda path: tree.read_file(source.tree, path), source.version, who, WHEN
+        kernel, lambda path: tree.read_file(source.tree, path), source.version, WHEN, signer=who, **how
     )
 
 
@@ -114,7 +118,7 @@ def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> 
     assert kconfig.endswith("endif # QUELL\n")
     assert "lazy" not in git("show", "HEAD~1:mm/rmap.c")
     message = git("log", "-1", "--format=%an <%ae>%n%B")
-    assert message.startswith("A. Hacker <a@example.org>\nsecond: hooks rmap further down\n")
+    assert message.startswith("Quell <quell@localhost>\nsecond: hooks rmap further down\n")
 
 
 def test_a_difference_is_seen(source: Source, shared: Path, tmp_path: Path) -> None:
@@ -168,8 +172,33 @@ def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
     assert files == make(source, shared)
     for name in export.numbered(files):
         assert files[name].count("\nSigned-off-by: A. Hacker <a@example.org>\n---\n") == 1
-    text = "".join(make(source, shared, None).values())
-    assert "Signed-off-by" not in text and "From: Quell <quell@localhost>" in text
+        assert "\nFrom: Quell <quell@localhost>\n" in files[name]
+    assert "Signed-off-by" not in "".join(make(source, shared, None).values())
+
+
+def test_authors_are_those_of_the_history(source: Source, shared: Path) -> None:
+    (shared / "hooks/6.12/cover").write_text("subject\n\ntext\n")
+    subprocess.run(["git", "init", "-q", shared], check=True)
+    for name, who in (("first.patch", "Ann"), ("cover", "Zoë")):
+        env = {f"GIT_{role}_{key}": f"{who}{more}" for role in ("AUTHOR", "COMMITTER")
+               for key, more in (("NAME", ""), ("EMAIL", "@example.org"))}  # fmt: skip
+        for argv in (["add", f"hooks/6.12/{name}"], ["commit", "-q", "-m", name]):
+            subprocess.run(["git", *argv], cwd=shared, check=True, env={**os.environ, **env})
+    files = make(source, shared)
+    first, second = export.numbered(files)
+    assert "\nFrom: Ann <Ann@example.org>\n" in files[first]
+    assert "\nFrom: Quell <quell@localhost>\n" in files[second]
+    assert files[export.COVER].startswith("From: =?utf-8?q?Zo=C3=AB?= <Zoë@example.org>\n")
+
+
+def test_who_signs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="user.name and user.email, and these are not set"):
+        export.identity()
+    (tmp_path / "config").write_text("[user]\nname = A. Hacker\nemail = a@example.org\n")
+    assert export.identity() == WHO
 
 
 @pytest.mark.parametrize(
@@ -177,7 +206,8 @@ def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
     [
         ("[first]\n[second]\n", "assigns the file mm/luf.c to no patch"),
         ('[first]\nfiles = ["mm/luf.c"]\n', "has no entry for kernel/hooks/6.12/second.patch"),
-        ('[first]\nfiles = ["mm/luf.c"]\n[second]\nfiles = ["mm/luf.c"]\n', "to two patches"),
+        ('[first]\noptions = ["X"]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "to two patches"),
+        ('[first]\nlab = 1\nfiles = ["mm/luf.c"]\n[second]\n', "lab of first.patch should be"),
         ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
         ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "names the option X"),
@@ -219,10 +249,10 @@ def test_series_of_this_repository() -> None:
 
 @pytest.fixture
 def command(source: Source, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """./quell export with the small kernel part and source, and no identity."""
+    """./quell export with the small kernel part and source."""
     monkeypatch.setattr(quell_source, "debian_source", lambda cache, linux="6.12": source)
     monkeypatch.setattr("quell.tree.kernel_dir", lambda: shared)
-    monkeypatch.setattr(export, "identity", lambda: None)
+    monkeypatch.setattr(export, "identity", lambda: WHO)
     return source
 
 
@@ -232,8 +262,16 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["export", str(out)]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == str(out / "quell-6.12.7.patch")
-    assert "no Signed-off-by" in captured.err
+    assert "git am --empty=drop" in captured.err
     assert len(list(out.iterdir())) == 3
+    assert "Signed-off-by" not in next(out.glob("0001*")).read_text()
+    assert cli.main(["export", "--only", "first", "--signoff", str(tmp_path / "b")]) == 0
+    assert len(list((tmp_path / "b").iterdir())) == 2
+    assert WHO.trailer in next((tmp_path / "b").glob("0001*")).read_text()
+    assert cli.main(["export", "--only", "first,third", str(tmp_path / "c")]) == 2
+    assert "there is no patch 'third'; the names are first, second" in capsys.readouterr().err
+    assert cli.main(["export", "--only", ",", str(tmp_path / "c")]) == 2
+    assert not (tmp_path / "c").exists()
 
 
 def test_command_with_a_tree_of_ones_own(
@@ -335,3 +373,94 @@ def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> N
     )
     wrong, count = found()
     assert count == 4 and [text.partition(":")[0] for text in wrong] == ["first.patch, without it", "second.patch, alone"]
+
+
+# --- parts of the series ---------------------------------------------------------
+
+
+def test_lab_only_patches_and_parts(source: Source, shared: Path, tmp_path: Path) -> None:
+    table = (shared / "series.toml").read_text()
+    (shared / "series.toml").write_text(table.replace("[second]", '[second]\nlab = true\nfiles = ["mm/luf.c"]'))
+    (shared / "hooks/6.12/cover").write_text(
+        "subject\n\nfirst\n#ifdef CONFIG_QUELL_TWO\nsecond is not for merging\n#endif\nthe end\n"
+    )
+    files = make(source, shared)
+    assert [name[:4] for name in files] == ["0000", "0001", "quel"]
+    assert "\n+config QUELL_TWO" not in "".join(files.values()) and "lazy" not in files["quell-6.12.7.patch"]
+    assert "\n\nfirst\nthe end\n" in files[export.COVER] and "PATCH 00/1" in files[export.COVER]
+    whole = make(source, shared, lab=True)
+    assert "\nfirst\nsecond is not for merging\nthe end\n" in whole[export.COVER]
+    assert "\n+config QUELL_TWO" in whole["quell-6.12.7.patch"] and len(export.numbered(whole)) == 2
+    only = make(source, shared, only=["second"])
+    # What two patches list comes with the first that is there.
+    assert "mm/luf.c" in only[export.numbered(only)[0]] and len(export.numbered(only)) == 1
+    linux = tmp_path / "linux"
+    tree.make_git_tree(linux, source, kernel=shared)
+    for number, (one, as_it_is) in enumerate(((whole, True), (files, False), (only, False))):
+        folder = tmp_path / str(number)
+        export.write(folder, one)
+        assert export_check.applied(linux, folder, one, as_it_is=as_it_is) == []
+    assert series.lab_options(shared) == {"CONFIG_QUELL_TWO"}
+
+
+@pytest.mark.parametrize(
+    ("only", "patches"),
+    [
+        (["luf"], ["luf", "luf_fs"]),
+        (["luf_fs"], ["luf", "luf_fs"]),
+        (["luf_debug"], ["luf", "luf_fs", "luf_debug"]),
+        (["gather_range", "zap_batch"], ["zap_batch", "gather_range"]),
+    ],
+)
+def test_what_a_patch_needs(only: list[str], patches: list[str]) -> None:
+    one = series.select(series.read(tree.kernel_dir()), only)
+    assert list(dict.fromkeys(commit.patch for commit in one.commits)) == ["uaccess", "quell", *patches]
+    assert {hook.name.removesuffix(".patch") for hook in one.part.hooks} == {"uaccess", "quell", *patches}
+
+
+def test_base_patches_are_no_mechanisms() -> None:
+    with pytest.raises(UsageError, match="there is no patch 'quell'; the names are unmap_batch, "):
+        series.select(series.read(tree.kernel_dir()), ["quell"])
+
+
+def test_default_series_has_nothing_of_the_lab() -> None:
+    kernel = tree.kernel_dir()
+    whole = series.read(kernel)
+    one = series.select(whole)
+    assert {commit.patch for commit in one.left_out} == {"unmap_batch", "concurrent", "zap_batch", "luf_debug"}
+    last = _without_hooks(one)[-1]
+    for option in series.lab_options(kernel) - {"CONFIG_QUELL_LUF_DEBUG"}:
+        name = option.removeprefix("CONFIG_")
+        assert [path for path, data in last.items() if data and re.search(rf"\b(CONFIG_)?{name}\b", data.content.decode())] == []
+    assert "mm/quell_stock.c" not in last and "mm/luf_torture.c" not in last
+
+
+def _without_hooks(one: series.Series) -> list[tree.Overlay]:
+    """The new files after each commit."""
+    commits = [replace(commit, hook=replace(commit.hook, sections={})) for commit in one.commits]
+    return series.states(replace(one, part=replace(one.part, hooks=[]), commits=commits), lambda path: None)
+
+
+@pytest.mark.parametrize("how", [{}, {"lab": True}, {"only": ["rmap_batch"]}, {"only": ["luf_debug"]}])
+@pytest.mark.parametrize("linux", quell_source.VERSIONS)
+def test_files_of_each_commit(linux: str, how: dict[str, Any]) -> None:
+    """Commits of tests change tools/ only, and no file includes one of Quell's that is not there yet."""
+    kernel = tree.kernel_dir()
+    one = series.select(series.read(kernel, linux), **how)
+    own = {path for path in tree.read_kernel_part(kernel, linux).files}
+    before: tree.Overlay = {}
+    for commit, now in zip(one.commits, _without_hooks(one), strict=True):
+        changed = {path for path in now if before.get(path) != now[path]}
+        assert not commit.name.endswith("_tests") or all(path.startswith("tools/") for path in changed), commit.name
+        for path, data in now.items():
+            assert data
+            for line in data.content.decode().splitlines():
+                missing = own.intersection(series._included(path, line)) - now.keys()
+                assert not missing, f"{commit.name}: {path} has {line}"
+        before = now
+
+
+def test_commit_of_tests_that_touches_the_kernel() -> None:
+    text = "Subject: [PATCH 2/3] selftests/quell: tests of one\n\ndiff --git a/tools/x.c b/tools/x.c\ndiff --git a/mm/y.h b/mm/y.h\n"
+    said = export_check.tests_elsewhere({"0001-a.patch": "Subject: [PATCH 1/3] mm: x\n\ndiff --git a/mm/y.h b/mm/y.h\n", "0002-b.patch": text})
+    assert said == ["0002-b.patch is a commit of tests, and touches mm/y.h"]

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Check ``./quell export``: git am takes the series, and the result equals ``./quell tree``'s.
+"""``./quell export``: git am takes the series; the whole one (``--all``) makes what ``./quell tree`` makes.
 
-The long form compiles the tree after each commit, with the options added so far.
+The long form compiles the tree after each commit of that one and of the default series, with the options
+that it has by then, and each mechanism's series (``--only``).
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from quell import build, export, prereq, proc, series, source, tree, ui
 from quell.checks import CheckResult
@@ -15,12 +18,15 @@ from quell.errors import QuellError
 from quell.paths import Cache
 from quell.source import git
 
-_WHO = export.Identity("Quell", "quell@localhost")
+# The series to apply, by the words of ./quell export, and as export.patches() takes them. The whole
+# one comes first, as the tree has it then.
+_SERIES: dict[str, dict[str, Any]] = {"--all": {"lab": True}, "default": {}, "--only luf": {"only": ["luf"]}}
 
 
 def run(cache: Cache) -> CheckResult:
-    """For each version of Linux: compare the series and the roll-up with ``./quell tree``. Apply each
-    mechanism alone, and leave each out. Check Linux's lists of selftests and pages.
+    """For each version of Linux: three series and their roll-ups, applied to the whole source in git, the whole
+    one against ``./quell tree``; commits of tests; each mechanism applied alone, and each left out; and Linux's
+    lists of what Quell adds.
     """
     return _run(cache, compile_all=False)
 
@@ -49,19 +55,45 @@ def _of_version(cache: Cache, origin: source.Source, compile_all: bool) -> tuple
         kernel = tree.kernel_dir()
         linux = work / "linux"
         tree.make_git_tree(linux, origin, kernel=kernel)
-        files = export.patches(
-            kernel, lambda path: tree.read_file(origin.tree, path), origin.version, _WHO, export.date()
-        )
-        export.write(work / "series", files)
-        part = tree.read_kernel_part(kernel, origin.linux)
-        entangled, count = independent(part, lambda path: tree.read_file(origin.tree, path))
-        wrong = listed(linux) + applied(linux, work / "series", files) + entangled
-        done = 4 + count
-        if compile_all and not wrong:
-            broken, count = _compile(linux, series.read(kernel, origin.linux), cache)
+        one = series.read(kernel, origin.linux)
+        entangled, count = independent(one.part, lambda path: tree.read_file(origin.tree, path))
+        wrong = listed(linux) + entangled
+        done = 2 + count
+
+        def apply(label: str, how: dict[str, Any]) -> None:
+            files = export.patches(
+                kernel, lambda path: tree.read_file(origin.tree, path), origin.version, export.date(), **how
+            )
+            folder = work / label
+            export.write(folder, files)
+            said = applied(linux, folder, files, as_it_is=label == "--all") + tests_elsewhere(files)
+            wrong.extend(f"{label}: {text}" for text in said)
+
+        for label, how in _SERIES.items():
+            apply(label, how)
+            done += 4
+            if compile_all and not wrong and label != "--only luf":
+                broken, count = _compile(linux, series.select(one, **how), cache)
+                wrong += broken
+                done += count
+        for name in tree.mechanism_patches(one.part) if compile_all and not wrong else []:
+            how = {"only": [name.removesuffix(".patch")]}
+            apply(f"--only {how['only'][0]}", how)
+            broken, count = _compile(linux, series.select(one, **how), cache, last_only=True)
             wrong += broken
-            done += count
+            done += 4 + count
     return wrong, done
+
+
+def tests_elsewhere(files: dict[str, str]) -> list[str]:
+    """The commits of tests that touch files outside of tools/."""
+    wrong = []
+    for name in export.numbered(files):
+        paths = re.findall(r"^diff --git a/(\S+)", files[name], re.M)
+        outside = [path for path in paths if not path.startswith("tools/")]
+        if re.search(r"^Subject: \[PATCH[^]]*\] selftests/", files[name], re.M) and outside:
+            wrong.append(f"{name} is a commit of tests, and touches {' '.join(outside)}")
+    return wrong
 
 
 def independent(part: tree.KernelPart, pristine: tree.Reader) -> tuple[list[str], int]:
@@ -100,25 +132,29 @@ def listed(linux: Path) -> list[str]:
     return wrong
 
 
-def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
-    """Errors in the patches, in a tree that ``./quell tree`` made.
+def applied(linux: Path, folder: Path, files: dict[str, str], *, as_it_is: bool = True) -> list[str]:
+    """What is wrong with the patches, in a tree that ``./quell tree`` made.
 
-    Leaves the series checked out, applied to the tree's first commit.
+    They have to make the tree ``as_it_is``, or the series and the roll-up the same. Left checked out is
+    the series, applied to the tree's first commit.
     """
     first = git("rev-list", "--max-parents=0", "HEAD", cwd=linux).strip()
 
     def now() -> str:
-        git("add", "-A", "-f", ".", cwd=linux)
+        git("add", "-A", "-f", ".", ":(exclude)obj", cwd=linux)
         return git("write-tree", cwd=linux).strip()
 
     wrong = []
-    wanted = now()
+    wanted = now() if as_it_is else ""
+    what = "the tree that ./quell tree makes" if as_it_is else "the same tree as the roll-up"
     git("reset", "-q", "--hard", first, cwd=linux)
-    mails = [folder / name for name in export.numbered(files)]
-    (whole,) = [folder / name for name in files if folder / name not in mails and name != export.COVER]
+    mails = [folder / name for name in sorted(files) if name.startswith("0")]
+    (whole,) = [folder / name for name in files if folder / name not in mails]
     try:
         git("apply", "--whitespace=nowarn", str(whole), cwd=linux)
-        if now() != wanted:
+        made = now()
+        wanted = wanted or made
+        if made != wanted:
             wrong.append(f"{whole.name} does not make the tree that ./quell tree makes")
     except QuellError as error:
         wrong.append(f"git apply does not take {whole.name}: {error.detail}")
@@ -126,22 +162,27 @@ def applied(linux: Path, folder: Path, files: dict[str, str]) -> list[str]:
     try:
         export.am(linux, mails)
         if git("rev-parse", "HEAD^{tree}", cwd=linux).strip() != wanted:
-            wrong.append("the series does not make the tree that ./quell tree makes")
-        if git("rev-list", "--count", f"{first}..HEAD", cwd=linux).strip() != str(len(mails)):
+            wrong.append(f"the series does not make {what}")
+        count = len(export.numbered(files))
+        if git("rev-list", "--count", f"{first}..HEAD", cwd=linux).strip() != str(count):
             wrong.append("git am made another number of commits than there are patches")
     except QuellError as error:
         wrong.append(f"{error.message}: {error.detail}")
     return wrong
 
 
-def _compile(linux: Path, one: series.Series, cache: Cache) -> tuple[list[str], int]:
-    """Compile every prefix of the series that is checked out in ``linux``."""
+def _compile(
+    linux: Path, one: series.Series, cache: Cache, *, last_only: bool = False
+) -> tuple[list[str], int]:
+    """Compile every prefix of the series, which is checked out in ``linux``, or the whole; how many those were."""
     wrong = []
     last = git("rev-parse", "HEAD", cwd=linux).strip()
     lab = build.fragments("stock", tree.kernel_dir(), one.part.linux)
     options: list[str] = []
     for number, commit in enumerate(one.commits, 1):
         options += [name for name in commit.options if not name.startswith("ARCH_")]
+        if last_only and number < len(one.commits):
+            continue
         fragment = lab + "".join(f"CONFIG_{name}=y\n" for name in options)
         ui.note(f"compiling {number} of {len(one.commits)}: {commit.subject}")
         git("checkout", "-q", f"{last}~{len(one.commits) - number}", cwd=linux)
@@ -150,8 +191,9 @@ def _compile(linux: Path, one: series.Series, cache: Cache) -> tuple[list[str], 
         try:
             # Some options depend on those of later commits.
             build.compile_tree(
-                linux, fragment, "export", cache, log, all_taken=number == len(one.commits)
+                linux, fragment, "export", cache, log,
+                all_taken=number == len(one.commits) and "QUELL_LUF" in options,
             )
         except QuellError as error:
             wrong.append(f"after {commit.name}: {error.message}\n{error.detail}\nlog: {log}")
-    return wrong, len(one.commits)
+    return wrong, 1 if last_only else len(one.commits)

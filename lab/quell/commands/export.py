@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the kernel part as patches for a Linux tree: a series for git am, and one roll-up patch.
 
-Each patch of kernel/hooks/VERSION is a commit, with the new files that belong to it.
-The tree builds after every patch. The patches apply to Debian's source, or to the
-tree given with --kernel. Signed-off-by has git's user.name and user.email.
+One commit per patch of kernel/hooks/VERSION, with the new files that belong to it; any
+first part of the series builds. The patches are made for Debian's source or the
+tree that is given. Their author is that of Quell's own history. Patches that serve
+the lab only (switches for Linux's own mechanisms, the run-time checker of luf) are
+left out.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from quell import export, prereq, source, tree, ui
+from quell import export, prereq, series, source, tree, ui
 from quell.paths import Cache
 
 EXAMPLES = """\
 ./quell export /tmp/series
-git -C ~/linux am /tmp/series/0*.patch
-./quell export --kernel 7.3 /tmp/series-7.3
+git -C ~/linux am --empty=drop /tmp/series/0*.patch
+./quell export --kernel 7.3 --only luf,early_ack --signoff /tmp/series-7.3
 ./quell export --kernel ~/linux-6.12.y /tmp/series
 patch -d ~/linux-6.12.y -p1 < /tmp/series/quell-6.12.*.patch
 """
@@ -27,10 +29,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("dir", type=Path, metavar="DIR", help="a new folder, or an empty one")
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="with the lab-only patches")
+    which.add_argument(
+        "--only", type=_names, default=[], metavar="PATCH[,PATCH...]",
+        help="these patches of kernel/hooks/VERSION and what they need: a series that builds by itself",
+    )  # fmt: skip
+    parser.add_argument(
+        "--signoff", action="store_true", help="add your Signed-off-by, from git's user.name and user.email"
+    )
+
+
+def _names(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise ValueError
+    return names
+
+
+_names.__name__ = "list of names"
 
 
 def main(args: argparse.Namespace) -> int:
     """Make the patches, and print their names."""
+    signer = export.identity() if args.signoff else None
+    series.select(series.read(tree.kernel_dir()), args.only)
     with export.target(args.dir):
         prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
         if args.kernel in source.VERSIONS:
@@ -38,16 +61,12 @@ def main(args: argparse.Namespace) -> int:
             root, version = origin.tree, origin.version
         else:
             root, version = source.plain_tree(Path(args.kernel))
-        who = export.identity()
         files = export.patches(
-            tree.kernel_dir(), lambda path: tree.read_file(root, path), version, who, export.date()
-        )
+            tree.kernel_dir(), lambda path: tree.read_file(root, path), version, export.date(),
+            signer=signer, only=args.only, lab=args.all,
+        )  # fmt: skip
         export.write(args.dir, files)
     for name in files:
         print(args.dir / name)
-    if who is None:
-        ui.note(
-            "the patches have no Signed-off-by: git here has no user.name and user.email"
-        )
-    ui.note(f"to apply the series: git am {args.dir}/0*.patch; all at once: patch -p1 with the last")
+    ui.note(f"to apply the series: git am --empty=drop {args.dir}/0*.patch; all at once: patch -p1 with the last")
     return 0

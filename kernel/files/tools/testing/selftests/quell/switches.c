@@ -177,7 +177,7 @@ int main(int argc, char **argv)
 			   "switches concurrent: remote CPUs are flushed when off");
 		set_switch("concurrent", "1");
 	}
-	if (have_switch("early_ack")) {
+	if (has_switch("early_ack")) {
 		long on = zap_until("early_ack_sent"), sent, off;
 		bool right;
 
