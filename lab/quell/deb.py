@@ -15,12 +15,13 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from quell import build, export, prereq, proc, ui
+from quell import build, export, prereq, proc, series, ui
 from quell import tree as quell_tree
 from quell import version as quell_version
 from quell.build import Work
@@ -35,7 +36,9 @@ _NAME = "deb"
 _SOURCE_NAME = "linux-quell"
 # KUnit tests need KUnit in the kernel; a distribution's has none.
 _TESTS = {"CONFIG_QUELL_KUNIT_TEST": "CONFIG_KUNIT"}
-# Certificates and hashes that are built into the kernel: files of the configuration's author.
+_TESTED = "CONFIG_QUELL_LUF"
+_QUELL = "CONFIG_QUELL"
+# Certificates and hashes that go into the kernel: files of whoever made the configuration.
 _FILES = (
     "CONFIG_SYSTEM_TRUSTED_KEYS",
     "CONFIG_SYSTEM_REVOCATION_KEYS",
@@ -46,7 +49,9 @@ _SIGNED_ONLY = (
     "CONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY",
     "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY",
 )
-# Their purpose is a random seed in each build.
+# Likewise on a machine with Secure Boot on; Debian has it.
+_SECURE_BOOT = "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT"
+# A seed at random in each build is their purpose.
 _RANDOM = ("CONFIG_RANDSTRUCT_FULL", "CONFIG_RANDSTRUCT_PERFORMANCE", "CONFIG_GCC_PLUGIN_LATENT_ENTROPY")
 # Kconfig derives these from the compiler and the architecture; they are no choices.
 _FOUND_OUT = re.compile(
@@ -141,20 +146,26 @@ def _text_of(value: str) -> str:
     return value.strip('"')
 
 
-def adapt(config: Config, quell: str, tree: Path) -> Adapted:
-    """The configuration with Quell's options (the fragment ``quell``) and those of packages.
+def adapt(config: Config, quell: str, tree: Path, lab_only: Collection[str] = ()) -> Adapted:
+    """The configuration with Quell's options (the fragment ``quell``) and what packages need.
 
-    ``tree`` is the kernel source: it may have files that the configuration names. UsageError
-    when only signed modules may load and the configuration has no key.
+    Options that are ``lab_only`` need a y in the configuration. An n there stays, but for QUELL itself.
+    ``tree`` is the kernel source, where files that it names may be. UsageError when it lets
+    only signed modules load and brings no key of its own.
     """
     have = build.options(config.text)
+    refused = [name for name in build.options(quell) if have.get(name) == "n" and name != _QUELL]
     asked = {
-        name: value
+        name: "n" if name in refused or (name in lab_only and have.get(name) != "y") else value
         for name, value in build.options(quell).items()
-        if name not in _TESTS or have.get(_TESTS[name]) == "y"
+        if name not in _TESTS or (have.get(_TESTS[name]) == "y" and _TESTED not in refused)
     }
     changed = dict(asked)
     notes: list[str] = []
+    warnings: list[str] = []
+    chosen = [name for name in refused if name not in lab_only and name not in _TESTS]
+    if chosen:
+        notes.append(f"left out, as {config.origin} has them off: {', '.join(chosen)}")
 
     def there(name: str) -> bool:
         path = _text_of(have.get(name, ""))
@@ -181,9 +192,15 @@ def adapt(config: Config, quell: str, tree: Path) -> Adapted:
                 'modules are not signed (CONFIG_MODULE_SIG_KEY="", CONFIG_MODULE_SIG_ALL=n): a new key in '
                 "each build would make the packages differ"
             )
+    signs = there("CONFIG_MODULE_SIG_KEY") and have.get("CONFIG_MODULE_SIG_ALL") == "y"
+    if have.get(_SECURE_BOOT) == "y" and have.get("CONFIG_MODULES") == "y" and not signs:
+        warnings.append(
+            f"with Secure Boot on, this kernel loads signed modules only ({_SECURE_BOOT}), and these are not signed: "
+            "sign them as well as the kernel, or set CONFIG_MODULE_SIG_ALL=y and CONFIG_MODULE_SIG_KEY to your key"
+        )
     kept = [line for line in config.text.splitlines() if not (build.options(line).keys() & changed.keys())]
     lines = [f"# {name} is not set" if value == "n" else f"{name}={value}" for name, value in changed.items()]
-    warnings = [
+    warnings += [
         f"{name} takes a random seed in each build: two builds give different packages"
         for name in _RANDOM
         if have.get(name) == "y"
@@ -314,7 +331,9 @@ def build_packages(
     jobs = jobs or os.cpu_count() or 1
     build.check_host(cache)
     check_dest(dest)
-    adapted = adapt(config, build.fragment("quell.config", kernel_part), source.tree)
+    adapted = adapt(
+        config, build.fragment("quell.config", kernel_part), source.tree, series.lab_options(kernel_part)
+    )
     _check_name(build.options(config.text).get("CONFIG_LOCALVERSION", ""), config)
     prereq.ensure([*prereq.BUILD, *prereq.packages_need(build.options(config.text))])
     for note in adapted.notes:

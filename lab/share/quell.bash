@@ -20,7 +20,7 @@ _shtab_quell_build_option_strings=(-h --help --kernel --werror-w1 --quiet -q)
 _shtab_quell_tree_option_strings=(-h --help --kernel --refresh --patch --take --force --quiet -q)
 _shtab_quell_status_option_strings=(-h --help --json --root --quiet -q)
 _shtab_quell_explain_option_strings=(-h --help --quiet -q)
-_shtab_quell_export_option_strings=(-h --help --kernel --quiet -q)
+_shtab_quell_export_option_strings=(-h --help --kernel --all --only --signoff --quiet -q)
 _shtab_quell_deb_option_strings=(-h --help --config -o --output --kernel --jobs -j --quiet -q)
 _shtab_quell_test_option_strings=(-h --help --only --full --build --seed --resume --record --junit --ktap --quiet -q)
 _shtab_quell_doctor_option_strings=(-h --help --json --quiet -q)
@@ -47,6 +47,7 @@ _shtab_quell_ladder__w_COMPGEN=_quell_workloads
 _shtab_quell_tree_pos_0_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_status___root_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_export_pos_0_COMPGEN=_shtab_compgen_dirs
+_shtab_quell_export___only_COMPGEN=_quell_patches
 _shtab_quell_deb___config_COMPGEN=_shtab_compgen_files
 _shtab_quell_deb__o_COMPGEN=_shtab_compgen_dirs
 _shtab_quell_deb___output_COMPGEN=_shtab_compgen_dirs
@@ -134,6 +135,8 @@ _shtab_quell_explain___quiet_nargs=0
 _shtab_quell_explain__q_nargs=0
 _shtab_quell_export__h_nargs=0
 _shtab_quell_export___help_nargs=0
+_shtab_quell_export___all_nargs=0
+_shtab_quell_export___signoff_nargs=0
 _shtab_quell_export___quiet_nargs=0
 _shtab_quell_export__q_nargs=0
 _shtab_quell_deb__h_nargs=0
@@ -193,6 +196,12 @@ _quell_groups() {
   local before=
   [[ $1 != *,* ]] || before=${1%,*},
   compgen -P "$before" -W "luf-1G luf-256M luf-4G luf-cpus memcg spin nowait text-loop tiering writers alloc-latency unmap mapped luf-xfs work off sysbench shootdown shootdown-alone dontneed-parallel jemalloc zap zap-off swap swap-zram swap-classic swap-cgroup page-out swap-off swap-work folio-order folio-order-memory folio-order-work folio-order-build folio-order-build-64K redis-memcached age classic-luf-256M classic-memcg classic-nowait classic-text-loop classic-tiering classic-alloc-latency classic-mapped" -- "${1##*,}"
+}
+
+_quell_patches() {
+  local before=
+  [[ $1 != *,* ]] || before=${1%,*},
+  compgen -P "$before" -W "unmap_batch concurrent zap_batch luf luf_fs luf_debug rmap_batch early_ack folio_order writeout_batch gather_range" -- "${1##*,}"
 }
 
 # End Custom Preamble

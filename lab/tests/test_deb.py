@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import build, cli, deb, prereq, tree, version
+from quell import build, cli, deb, machine, prereq, tree, version
 from quell import source as quell_source
 from quell.checks import deb as check
 from quell.errors import QuellError, UsageError
@@ -174,8 +174,8 @@ def test_all_or_none(tmp_path: Path) -> None:
 # --- the configuration -------------------------------------------------------
 
 
-def adapt(text: str, root: Path, quell: str = "CONFIG_QUELL=y\n") -> deb.Adapted:
-    return deb.adapt(deb.Config(text, "mine"), quell, root)
+def adapt(text: str, root: Path, quell: str = "CONFIG_QUELL=y\n", lab_only: tuple[str, ...] = ()) -> deb.Adapted:
+    return deb.adapt(deb.Config(text, "mine"), quell, root, lab_only)
 
 
 def test_quell_on_top(tmp_path: Path) -> None:
@@ -187,6 +187,40 @@ def test_quell_on_top(tmp_path: Path) -> None:
     assert not adapted.notes  # nothing was signed
     with_kunit = adapt(USER + "CONFIG_KUNIT=y\n", tmp_path, "CONFIG_QUELL_KUNIT_TEST=y\n")
     assert with_kunit.asked == "CONFIG_QUELL_KUNIT_TEST=y\n"
+
+
+def test_lab_only_options(tmp_path: Path) -> None:
+    quell = "CONFIG_QUELL=y\nCONFIG_QUELL_LUF=y\nCONFIG_QUELL_ZAP_BATCH=y\n"
+    for given, value in (("", "n"), ("# CONFIG_QUELL_ZAP_BATCH is not set\n", "n"), ("CONFIG_QUELL_ZAP_BATCH=y\n", "y")):
+        adapted = adapt(USER + given, tmp_path, quell, ("CONFIG_QUELL_ZAP_BATCH",))
+        have = build.options(adapted.text)
+        assert (have["CONFIG_QUELL_ZAP_BATCH"], have["CONFIG_QUELL_LUF"]) == (value, "y")
+        assert adapted.text.count("QUELL_ZAP_BATCH") == 1 and not adapted.notes
+        assert f"CONFIG_QUELL_ZAP_BATCH={value}\n" in adapted.asked
+
+
+def test_options_that_the_user_has_off(tmp_path: Path) -> None:
+    quell = "CONFIG_QUELL=y\nCONFIG_QUELL_LUF=y\nCONFIG_QUELL_EARLY_ACK=y\nCONFIG_QUELL_KUNIT_TEST=y\n"
+    adapted = adapt(USER + "CONFIG_KUNIT=y\n# CONFIG_QUELL_LUF is not set\n", tmp_path, quell)
+    have = build.options(adapted.text)
+    assert (have["CONFIG_QUELL"], have["CONFIG_QUELL_LUF"], have["CONFIG_QUELL_EARLY_ACK"]) == ("y", "n", "y")
+    assert "KUNIT_TEST" not in adapted.text
+    assert adapted.notes == ("left out, as mine has them off: CONFIG_QUELL_LUF",)
+    # The tests are off in the configuration of a package that was built before.
+    again = adapt(USER + "CONFIG_KUNIT=y\n# CONFIG_QUELL_KUNIT_TEST is not set\n", tmp_path, quell)
+    assert build.options(again.text)["CONFIG_QUELL_KUNIT_TEST"] == "n" and not again.notes
+
+
+def test_secure_boot_takes_signed_modules(tmp_path: Path) -> None:
+    text = USER + 'CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\nCONFIG_MODULE_SIG_KEY=""\n'
+    (warning,) = adapt(text, tmp_path).warnings
+    assert warning.startswith("with Secure Boot on, this kernel loads signed modules only")
+    key = tmp_path / "key.pem"
+    key.touch()
+    own = text.replace('""', f'"{key}"')
+    assert len(adapt(own, tmp_path).warnings) == 1
+    assert not adapt(own + "CONFIG_MODULE_SIG_ALL=y\n", tmp_path).warnings
+    assert not adapt(text.replace("MODULES=y", "MODULES=n"), tmp_path).warnings
 
 
 def test_keys_of_each_build(tmp_path: Path) -> None:
@@ -341,6 +375,21 @@ def test_scratch_root(tmp_path: Path) -> None:
 
 def test_guest_script_tries_everything(tmp_path: Path) -> None:
     script = check.guest_script(tmp_path, tmp_path / "outside.ko")
-    assert "quell/luf/enabled" in script and f"modprobe -d {tmp_path} loop" in script
+    assert "cd /sys/kernel/mm/quell " in script and f"modprobe -d {tmp_path} loop" in script
     assert f"insmod {tmp_path}/outside.ko" in script
     assert "outside" not in check.guest_script(Path("/x"), None)
+    assert set(check.switches()) == {
+        "luf", "rmap_batch", "early_ack", "folio_order", "writeout_batch", "gather_range",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "wrong"), [("", []), ("switch zap_batch\n", ["has more than it should: switch zap_batch"]),
+                                             (None, ["does not say 'switch luf'"])])  # fmt: skip
+def test_switches_of_the_booted_package(
+    said: str | None, wrong: list[str], cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for name in check.switches() if said is not None or name != "luf"]
+    text = "release r\nloaded loop\nbtf\n" + "".join(f"switch {name}\n" for name in names) + (said or "")
+    monkeypatch.setattr(machine, "run_script", lambda *_, **__: machine.GuestResult(0, text, "", "", 1.0))
+    found = check.boot(tmp_path, "r", None, cache)
+    assert len(found) == len(wrong) and all(part in line for part, line in zip(wrong, found, strict=True))

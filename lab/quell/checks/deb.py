@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quell import build, deb, machine, mechanisms, prereq, proc, source, tree, ui, version
+from quell import build, deb, machine, mechanisms, prereq, proc, series, source, tree, ui, version
 from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -273,12 +273,17 @@ def build_module(root: Path, release: str, folder: Path) -> list[str]:
     return []
 
 
+def switches() -> list[str]:
+    """The mechanisms that packages have; the lab-only ones are left out."""
+    lab_only = series.lab_options(tree.kernel_dir())
+    return [name for name in mechanisms.names() if f"CONFIG_QUELL_{name.upper()}" not in lab_only]
+
+
 def guest_script(root: Path, outside: Path | None) -> str:
     """The guest's script; each step prints a line if it succeeds."""
     steps = [
         'echo "release $(uname -r)"',
-        *(f"[ -w /sys/kernel/mm/quell/{name}/enabled ] && echo switch {name}"
-          for name in mechanisms.names()),
+        "cd /sys/kernel/mm/quell && for name in */; do [ -w $name/enabled ] && echo switch ${name%/}; done",
         f"modprobe -d {root} {_MODULE} && grep -q ^{_MODULE} /proc/modules && echo loaded {_MODULE}",
         "[ -s /sys/kernel/btf/vmlinux ] && echo btf",
     ]  # fmt: skip
@@ -293,9 +298,12 @@ def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[s
         root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache
     )
     said = guest.stdout.splitlines()
-    wanted = [f"release {release}", *(f"switch {name}" for name in mechanisms.names())]
+    wanted = [f"release {release}", *(f"switch {name}" for name in switches())]
     wanted += [f"loaded {_MODULE}", "btf", *(["loaded outside"] if outside else [])]
     missing = [want for want in wanted if want not in said]
+    more = [line for line in said if line.startswith("switch ") and line not in wanted]
+    if more:
+        return [f"the booted package has more than it should: {', '.join(more)}"]
     if not missing:
         return []
     return [

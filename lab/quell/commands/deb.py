@@ -2,11 +2,12 @@
 """Build Debian packages (linux-image, linux-headers) of the Quell kernel from your own configuration.
 
 FILE is a kernel configuration (.config, gzipped or not); `running` takes the
-running kernel's, from /boot or /proc/config.gz. Quell's options are added. All
-other options stay, as far as this Linux has them; changes are listed. The release
-gets the suffix -quell. The same source and configuration give the same packages,
-byte by byte. They are not signed. The output has a line for each package: path,
-size and SHA-256.
+running kernel's, from /boot or /proc/config.gz. Quell's options are added, except
+those that FILE has off, and the lab's switches for Linux's own mechanisms. The
+rest is as it was, as far as this Linux has it; what was changed is said. The
+release gets the suffix -quell. The packages come out the same, byte by byte,
+from the same source and configuration. They are not signed. Prints a line for each:
+path, size and SHA-256.
 """
 
 from __future__ import annotations
