@@ -384,7 +384,7 @@ def test_guest_script_tries_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("said", "wrong"), [("", []), ("switch zap_batch\n", ["has more than it should: switch zap_batch"]),
-                                             (None, ["does not say 'switch luf'"])])  # fmt: skip
+                                             (None, ["does not print 'switch luf'"])])  # fmt: skip
 def test_switches_of_the_booted_package(
     said: str | None, wrong: list[str], cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
