@@ -97,6 +97,7 @@ bool writeout_batch_may_wait(void)
 		/* Types are given out in order, and their structures stay. */
 		if (!si)
 			break;
+		/* swapon() and swapoff() of this moment may be missed. */
 		if (data_race(si->flags & (SWP_USED | SWP_PAGE_DISCARD)) ==
 		    (SWP_USED | SWP_PAGE_DISCARD))
 			return true;

@@ -165,7 +165,7 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 #endif
 
 /* Where swap space may have to wait for a discard, no folio waits locked. */
-static void discards(void)
+static void no_batch(void)
 {
 	uint64_t *list = map_list(PRIVATE);
 	struct companion c;
@@ -618,7 +618,7 @@ int main(int argc, char **argv)
 				beside(swap, kind, i);
 		tap_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
 	}
-	discards();
+	no_batch();
 	/* Last: it pages out the memory of others, too. */
 	for (int swap = 0; swap < SWAPS; swap++) {
 		if (swap_on(swap))
