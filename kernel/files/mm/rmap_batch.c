@@ -214,6 +214,18 @@ static void rmap_run_took(struct rmap_run *run, pte_t pte)
 	run->address += PAGE_SIZE;
 }
 
+/* The checker of lazy unmap flush is told how many PTEs the record covers. */
+static void rmap_run_record(struct rmap_run *run, unsigned long start, unsigned long end)
+{
+#ifdef CONFIG_QUELL_LUF_DEBUG
+	luf_debug_run(run->nr);
+#endif
+	rmap_run_flush_pending(run->mm, run->stale, start, end);
+#ifdef CONFIG_QUELL_LUF_DEBUG
+	luf_debug_run(0);
+#endif
+}
+
 /*
  * All PTEs of the run are cleared: do the work that is due once. The folio may lose its last
  * mapping, but not its last reference, which is the caller's.
@@ -225,7 +237,7 @@ static void rmap_run_end(struct rmap_run *run, struct page_vma_mapped_walk *pvmw
 	unsigned long start = end - run->nr * PAGE_SIZE;
 
 	if (defer)
-		rmap_run_flush_pending(run->mm, run->stale, start, end);
+		rmap_run_record(run, start, end);
 	else if (pte_accessible(run->mm, run->stale))
 		/* No page table is freed: lazy CPUs are spared, as in flush_tlb_page(). */
 		flush_tlb_mm_range(run->mm, start, end, PAGE_SHIFT, false);
