@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from quell import shipped
+from quell import generated
 from quell.errors import UsageError
 
 EXAMPLES = """\
@@ -22,18 +22,11 @@ _SHELLS = {"bash": "quell.bash", "zsh": "_quell"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("shell", nargs="?", choices=list(_SHELLS), help="the shell")
-    parser.add_argument(
-        "--write", action="store_true",
-        help="update the files in lab/share, with the manual page (after a change of options)",
-    )  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print it, or update it."""
-    if args.write:
-        print("\n".join(map(str, shipped.write())) or "lab/share is up to date")
-        return 0
+    """Print it."""
     if args.shell is None:
         raise UsageError(f"name a shell: {' or '.join(_SHELLS)}")
-    print(shipped.read(_SHELLS[args.shell]), end="")
+    print(generated.make(_SHELLS[args.shell]), end="")
     return 0

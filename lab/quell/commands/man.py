@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 
-from quell import foreground, prereq, shipped
+from quell import foreground, prereq, generated
 
 EXAMPLES = """\
 ./quell man
@@ -20,8 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Show it with man(1), or print it."""
-    text = shipped.read("quell.1")
+    text = generated.make("quell.1")
     if sys.stdout.isatty() and prereq.which("man"):
-        return foreground.run(["man", "-l", shipped.share_dir() / "quell.1"])
+        with tempfile.NamedTemporaryFile("w", suffix=".1") as file:
+            file.write(text)
+            file.flush()
+            return foreground.run(["man", "-l", file.name])
     print(text, end="")
     return 0

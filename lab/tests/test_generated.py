@@ -1,31 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Completion and the manual page are current, and work without any package."""
+"""Completion and the manual page have every command, and shells and groff take them."""
 
 from __future__ import annotations
 
-import builtins
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from quell import cli, presets, shipped, workload
-from quell.errors import UsageError
+from quell import cli, generated, presets, workload
 from quell.paths import Cache
-
-
-@pytest.mark.parametrize("name", list(shipped.FILES))
-def test_current(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "33")
-    assert shipped.read(name) == shipped.make(name), "run ./quell completion --write"
 
 
 def complete(*words: str) -> set[str]:
     """Bash's completions of the last word."""
     script = (
-        f"source {shipped.share_dir() / 'quell.bash'}; complete -p quell >/dev/null || exit 9;"
+        f"{generated.make('quell.bash')}\ncomplete -p quell >/dev/null || exit 9;"
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p quell | sed "s/.*-F //; s/ .*//");'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
@@ -67,11 +58,11 @@ def test_bash_offers_names(cache: Cache, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
 def test_zsh_parses() -> None:
-    subprocess.run(["zsh", "-n", shipped.share_dir() / "_quell"], check=True)
+    subprocess.run(["zsh", "-n"], input=generated.make("_quell"), text=True, check=True)
 
 
 def test_manual_has_every_command_and_example() -> None:
-    text = shipped.read("quell.1")
+    text = generated.make("quell.1")
     for name in cli.COMMANDS:
         assert f".SS \\fBquell {name}\\fR" in text
         assert f"\\&./quell {name}" in text
@@ -80,7 +71,8 @@ def test_manual_has_every_command_and_example() -> None:
 @pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")
 def test_manual_is_right_roff() -> None:
     done = subprocess.run(
-        ["groff", "-man", "-ww", "-Tutf8", "-P-c", shipped.share_dir() / "quell.1"],
+        ["groff", "-man", "-ww", "-Tutf8", "-P-c"],
+        input=generated.make("quell.1"),
         capture_output=True,
         text=True,
         check=True,
@@ -99,32 +91,3 @@ def test_commands(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
     assert cli.main(["completion"]) == 2
     assert cli.main(["completion", "tcsh"]) == 2
     assert not cache.root.exists()
-
-
-def test_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shipped, "share_dir", lambda: tmp_path)
-    monkeypatch.setattr(shipped, "FILES", {"quell.1": lambda: "page\n"})
-    assert cli.main(["man"]) == 2
-    assert "--write makes it" in capsys.readouterr().err
-    for said in (str(tmp_path / "quell.1"), "lab/share is up to date"):
-        assert cli.main(["completion", "--write"]) == 0
-        assert capsys.readouterr().out == f"{said}\n"
-    assert (tmp_path / "quell.1").read_text() == "page\n"
-
-
-def test_without_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def fake(
-        name: str, globals: Mapping[str, object] | None = None,
-        locals: Mapping[str, object] | None = None, fromlist: Sequence[str] = (), level: int = 0,
-    ) -> object:  # fmt: skip
-        if name == "shtab":
-            raise ImportError("gone", name="shtab")
-        return real(name, globals, locals, fromlist, level)
-
-    monkeypatch.setattr(builtins, "__import__", fake)
-    with pytest.raises(UsageError, match="the Python package shtab is missing"):
-        shipped.make("quell.bash")

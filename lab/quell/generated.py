@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The completion scripts and the manual page, made from the commands' own parsers.
-
-They are in ``lab/share``: their use needs no package. Their makers, shtab and
-argparse-manpage, are among the test packages.
-"""
+"""The completion scripts and the manual page, generated from the commands' own parsers."""
 
 from __future__ import annotations
 
@@ -15,11 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from quell import mechanisms, presets, series, tree, version, workload
-from quell.errors import UsageError
-from quell.paths import repo_root, write_atomic
 
 _LICENSE = "SPDX-License-Identifier: GPL-2.0-only"
-_REMAKE = "Made by ./quell completion --write from the commands' own options."
+_MADE = "Made by ./quell completion and ./quell man."
 
 
 _END = """\
@@ -38,19 +32,6 @@ and
 .B quell compare \\-\\- CMD
 exit with the command's own code.
 """
-
-
-def share_dir() -> Path:
-    """The folder of the shipped files."""
-    return repo_root() / "lab/share"
-
-
-def read(name: str) -> str:
-    """A shipped file's text. UsageError when it is missing."""
-    try:
-        return (share_dir() / name).read_text()
-    except OSError as error:
-        raise UsageError(f"{share_dir() / name} is missing; ./quell completion --write makes it") from error
 
 
 # The last name of a comma list. $1 is the word in bash.
@@ -139,7 +120,7 @@ def _completion(shell: str) -> str:
             action.metavar = action.metavar.replace(":", "\\:")
     text: str = shtab.complete(parser, shell)
     first, _, rest = text.partition("\n")
-    return f"{first}\n# {_LICENSE}\n# {_REMAKE}\n{rest.rstrip()}\n"
+    return f"{first}\n# {_LICENSE}\n# {_MADE}\n{rest.rstrip()}\n"
 
 
 def _manual() -> str:
@@ -156,7 +137,7 @@ def _manual() -> str:
         },
         format="single-commands-section",
     )
-    text = f'.\\" {_LICENSE}\n.\\" {_REMAKE}\n{str(page).rstrip()}\n'
+    text = f'.\\" {_LICENSE}\n.\\" {_MADE}\n{str(page).rstrip()}\n'
     # A line that starts with ./quell is no macro.
     text = re.sub(r"^\./", r"\\&./", text, flags=re.M)
     return text + _examples() + _END
@@ -181,29 +162,14 @@ FILES: dict[str, Callable[[], str]] = {
 
 
 def make(name: str) -> str:
-    """The current text of one of ``FILES``. UsageError without the packages."""
+    """The current text of one of ``FILES``. """
     columns = os.environ.get("COLUMNS")
     # argparse breaks usage lines at the terminal's width; man(1) and shells do that themselves.
     os.environ["COLUMNS"] = "1000"
     try:
         return FILES[name]()
-    except ImportError as error:
-        raise UsageError(
-            f"the Python package {error.name} is missing; ./quell test --only lab installs it"
-        ) from error
     finally:
         if columns is None:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = columns
-
-
-def write() -> list[Path]:
-    """Write the outdated files; their paths."""
-    written = []
-    for name in FILES:
-        path, text = share_dir() / name, make(name)
-        if not path.exists() or path.read_text() != text:
-            write_atomic(path, text)
-            written.append(path)
-    return written
