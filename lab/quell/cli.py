@@ -9,6 +9,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import shlex
 import signal
 import sys
@@ -93,10 +94,20 @@ COMMANDS = {
 }
 
 
+# argparse's messages, and the lab's.
+_PLAIN = {
+    r"^argument (?:[^/ ]*/)*(\S+): expected .*": r"\1 needs a value",
+    r"^argument (?:[^/ ]*/)*(\S+): invalid choice: (\S+) \(choose from (.*)\)$": r"\1: there is no \2; the choices are \3",
+    r"^the following arguments are required: (.*)$": r"\1 is missing",
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse with UsageErrors, which also name the type of an option's value."""
 
     def error(self, message: str) -> NoReturn:
+        for pattern, plain in _PLAIN.items():
+            message = re.sub(pattern, plain, message)
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def print_help(self, file: Any = None) -> None:

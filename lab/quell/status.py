@@ -26,7 +26,7 @@ class NotQuell(QuellError):
     """The running kernel is not Quell's."""
 
     def __init__(self, release: str) -> None:
-        super().__init__(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}")
+        super().__init__(f"the running kernel, {release}, is not Quell's: it has no /{SYSFS}; ./quell deb makes packages, ./quell top works on any kernel")
         self.release = release
 
     def to_json(self) -> dict[str, Any]:

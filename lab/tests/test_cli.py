@@ -78,7 +78,7 @@ def test_help_ends_with_examples_that_parse(name: str) -> None:
         (["doctor", "--", "ls"], "doctor takes no command after --"),
         (["compare", "--"], "no command after --"),
         (["doctor", "--wat"], "unrecognized arguments: --wat"),
-        (["build", "vax"], "invalid choice: 'vax'"),
+        (["build", "vax"], "there is no 'vax'"),
         (["help", "xyzzy"], "unknown command 'xyzzy'"),
         (["compare", "make", "-j4"], "a command goes after --; did you mean: ./quell compare -- make -j4"),
         (["run", "--cpus", "4", "--memory=1G", "--stock", "ls", "-q", "a b"],

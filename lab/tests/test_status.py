@@ -134,7 +134,8 @@ def test_another_kernel(
         else:
             assert captured.out == ""
         assert captured.err == (
-            "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell\n"
+            "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell; "
+            "./quell deb makes packages, ./quell top works on any kernel\n"
         )
     assert not cache.root.exists()
 
