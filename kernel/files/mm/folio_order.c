@@ -46,10 +46,11 @@
  *    memory is short. folio_order_get(), folio_order_memory_short()
  *  - The administrator's and the program's choices win. folio_order_orders(), folio_order_get()
  *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb]
- *  - Memory comes back. A work item splits a folio that is mapped in part within a second, so the
- *    rest is free; stock waits for reclaim. Before reclaim writes a folio of which a quarter is
- *    zeroes to swap, it splits it, and the zero page replaces these pages. A write after fork
- *    reuses a page of a large folio that this process alone maps (before 6.15; then Linux does).
+ *  - Memory comes back. A work item splits a folio that is mapped in part, within half a second
+ *    for each 4096 folios of its queue, so the rest is free; stock waits for reclaim. Before
+ *    reclaim writes a folio of which a quarter is zeroes to swap, it splits it, and the zero page
+ *    replaces these pages. A write after fork reuses a page of a large folio that this process
+ *    alone maps (before 6.15; then Linux does).
  *    folio_order_split(), __folio_order_underused(), __folio_order_reuse() [partial unmap, give
  *    back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  */
@@ -488,6 +489,12 @@ bool __folio_order_underused(struct folio *folio)
 /* Folios of a queue that a run looks at: stock queues each new huge page, too. */
 #define FOLIO_ORDER_SPLIT_WALK	4096UL
 
+/* A folio was queued since the last run began. */
+static bool folio_order_split_asked;
+/* Of the work: runs until the end of the longest queue, and runs that only repeat failures. */
+static unsigned long folio_order_split_left;
+static unsigned int folio_order_split_tries;
+
 /* Migration may leave the flag set on a folio that is mapped as a whole. */
 static bool folio_order_mapped_in_part(struct folio *folio)
 {
@@ -539,10 +546,11 @@ static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg,
 
 static void folio_order_split(struct work_struct *work);
 static DECLARE_DELAYED_WORK(folio_order_split_work, folio_order_split);
-static unsigned int folio_order_split_tries;
 
 static void folio_order_split(struct work_struct *work)
 {
+	/* Before the queues: a folio that is queued later sets it again. */
+	bool asked = xchg(&folio_order_split_asked, false);
 	struct mem_cgroup *memcg = NULL;
 	unsigned long failed = 0, rounds = 0;
 	int nid;
@@ -554,21 +562,29 @@ static void folio_order_split(struct work_struct *work)
 			cond_resched();
 		}
 	}
+	if (asked) {
+		folio_order_split_left = rounds;
+		folio_order_split_tries = 0;
+	} else {
+		folio_order_split_left -= !!folio_order_split_left;
+		folio_order_split_left = min(rounds, folio_order_split_left);
+	}
 	/* A holder of a reference may keep it for long; reclaim tries again. */
-	if ((failed || rounds) &&
-	    folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES + rounds)
+	if (static_branch_likely(&folio_order_key) &&
+	    (folio_order_split_left ||
+	     (failed && folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES)))
 		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 
 /* A partially mapped folio was queued. Any context. */
 void __folio_order_split_soon(void)
 {
+	if (!READ_ONCE(folio_order_split_asked))
+		WRITE_ONCE(folio_order_split_asked, true);
 	/* The work sees the folio, or this sees that the work has begun. */
 	smp_mb();
-	if (delayed_work_pending(&folio_order_split_work))
-		return;
-	WRITE_ONCE(folio_order_split_tries, 0);
-	queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
+	if (!delayed_work_pending(&folio_order_split_work))
+		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 
 /* --- Controls --------------------------------------------------------------------------- */

@@ -114,7 +114,7 @@ static inline void mm_prepare_for_swap_entries(struct mm_struct *mm)
 
 #endif /* CONFIG_QUELL_RMAP_BATCH */
 
-/* --- Large anonymous folios ------------------------------------------------------------ */
+/* --- Batched write-out ------------------------------------------------------------ */
 
 #ifdef CONFIG_QUELL_WRITEOUT_BATCH
 /* The swap device of @type, in use or not; NULL if there never was one. */
@@ -127,6 +127,8 @@ static inline struct swap_info_struct *quell_swap_info(int type)
 #endif
 }
 #endif
+
+/* --- Large anonymous folios ------------------------------------------------------------ */
 
 #ifdef CONFIG_QUELL_FOLIO_ORDER
 

@@ -32,13 +32,13 @@ static int quell_mutant_set(const char *val, const struct kernel_param *kp)
 
 	if (i < 0)
 		return i;
-	WRITE_ONCE(quell_mutant_on, i);
 	if (i) {
 		/* Memory may be corrupted from now on, also after the mutation. */
 		add_taint(TAINT_TEST, LOCKDEP_STILL_OK);
 		pr_warn("quell_mutants: the mutation %s is on\n",
 			quell_mutant_names[i]);
 	}
+	WRITE_ONCE(quell_mutant_on, i);
 	return 0;
 }
 

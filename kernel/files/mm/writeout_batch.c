@@ -36,15 +36,16 @@
  *  - At most WRITEOUT_BATCH_MAX pages are locked, and those of one more folio.
  *    writeout_batch_due()
  *  - These locks cause no deadlock. Meanwhile reclaim only trylocks other folios. It blocks on the
- *    locks of anon_vma and i_mmap, in MMU notifiers, and on a per-CPU lock of swap allocation.
- *    No holder of these waits for a folio that reclaim can have:
- *    migrate_pages_batch(), which has hundreds locked, depends on that, too. The exception is
- *    radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with its
- *    own reclaim in stock.
+ *    locks of anon_vma and i_mmap, in MMU notifiers, and on locks of swap allocation (per CPU; in
+ *    6.12 also swap_slots_cache_mutex). No holder of these waits for a folio that reclaim can
+ *    have: migrate_pages_batch(), which has hundreds locked, depends on that, too. The exception
+ *    is radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with
+ *    its own reclaim in stock.
  *  - No batch is locked while reclaim waits for longer: before the end of I/O (cgroup v1), a file
- *    system that releases or writes a folio, swap's own I/O, and cond_resched(). User space may
- *    have to carry out such I/O (nbd, FUSE), with its own memory in the batch. Where a swap device
- *    discards clusters, the allocation of swap space waits for that: then there is no batch.
+ *    system that releases or writes a folio, swap's own I/O, and its own cond_resched() where one
+ *    is due. User space may have to carry out such I/O (nbd, FUSE), with its own memory in the
+ *    batch. Where a swap device discards clusters, the allocation of swap space waits for that:
+ *    then no batch begins.
  *    writeout_batch_unlock(), writeout_batch_due(), writeout_batch_may_wait()
  *  - After the flush a folio is like an unmapped one of the list: isolated, with reclaim's
  *    reference. A fault maps it again without a wait for I/O. writeout_batch_fits() has the cases.
@@ -85,7 +86,8 @@ DEFINE_STATIC_KEY_FALSE(writeout_batch_key);
  *
  * Any context.
  *
- * Return: true if a swap device discards the clusters that become free (swapon --discard=pages).
+ * Return: true if a swap device discards the clusters that become free (swapon --discard, or
+ * --discard=pages).
  */
 bool writeout_batch_may_wait(void)
 {
@@ -97,7 +99,7 @@ bool writeout_batch_may_wait(void)
 		/* Types are given out in order, and their structures stay. */
 		if (!si)
 			break;
-		/* swapon() and swapoff() of this moment may be missed. */
+		/* A swapon() of this moment may be missed. */
 		if (data_race(si->flags & (SWP_USED | SWP_PAGE_DISCARD)) ==
 		    (SWP_USED | SWP_PAGE_DISCARD))
 			return true;
