@@ -132,11 +132,6 @@ class Machine:
             raise UsageError(
                 f"a guest needs at least 64M of memory, not {format_memory(self.memory)}"
             )
-        if self.memory > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
-            raise UsageError(
-                f"a guest with {format_memory(self.memory)} of memory does not fit into this machine, which has "
-                f"{there / (1 << 30):.1f}G"
-            )
         if self.nodes and sum(self.nodes) != self.memory:
             sizes = " + ".join(map(format_memory, self.nodes))
             raise UsageError(f"NUMA nodes of {sizes} do not make {format_memory(self.memory)}")
