@@ -26,7 +26,7 @@ from quell import tree as quell_tree
 from quell import version as quell_version
 from quell.build import Work
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache, require_space, write_atomic
+from quell.paths import Cache, make_folder, require_space, write_atomic
 from quell.source import Source
 
 # A value of --config beside files.
@@ -330,7 +330,7 @@ def build_packages(
     kernel_part = kernel_part or quell_tree.kernel_dir()
     jobs = jobs or os.cpu_count() or 1
     build.check_host(cache)
-    check_dest(dest)
+    make_folder(dest)
     adapted = adapt(
         config, build.fragment("quell.config", kernel_part), source.tree, series.lab_options(kernel_part)
     )
@@ -424,16 +424,6 @@ def _build(
 
 
 # --- to the user's folder ----------------------------------------------------
-
-
-def check_dest(dest: Path) -> None:
-    """Make the folder ``dest``; UsageError when that fails, or it cannot be written to."""
-    try:
-        dest.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
-    if not os.access(dest, os.W_OK | os.X_OK):
-        raise UsageError(f"{dest} cannot be written to")
 
 
 def _deliver(built: list[Path], dest: Path) -> tuple[Package, ...]:

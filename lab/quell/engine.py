@@ -9,7 +9,6 @@ one run in a fresh guest, ``machine.boot()`` starts QEMU.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -50,7 +49,7 @@ class Request(presets.Preset):
         option = "--here" if self.here else "--data" if self.data else "--disk"
         newer = self.kernel != source.DEFAULT
         guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic or newer
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        there = machine.host_memory()
         asked = self.memory if isinstance(self.memory, int) else 0
         for wrong, why in (
             (asked > there, f"a guest with {machine.format_memory(asked)} of memory does not fit into this machine, which "

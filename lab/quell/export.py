@@ -8,7 +8,6 @@ source give the same bytes.
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from quell import proc, series, tree
 from quell.errors import QuellError, UsageError
-from quell.paths import repo_root, write_atomic
+from quell.paths import make_folder, repo_root, write_atomic
 from quell.source import GIT_ENV, git, linux_of
 from quell.tree import Overlay, Reader
 
@@ -94,11 +93,9 @@ def target(dest: Path) -> Iterator[None]:
                 raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
         elif dest.exists() or dest.is_symlink():
             raise UsageError(f"{dest} is not a folder")
-        dest.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
-    if not os.access(dest, os.W_OK | os.X_OK):
-        raise UsageError(f"{dest} cannot be written to")
+    make_folder(dest)
     try:
         yield
     except BaseException:

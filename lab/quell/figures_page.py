@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,20 @@ def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[
         raise UsageError(f"the page {page} cannot be written: it takes a file in a folder that exists")
     preamble, *old = _HEADING.split(page.read_text() if page.exists() else "# Figures\n\n")
     sections = {part.partition("\n")[0]: part.rstrip() for part in old}
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for _, one in results.kept(cache):
+        newest.setdefault((one["preset"], _version(one)), one)
     made, bars = {}, []
     for group in groups:
-        for result in _newest(group, cache):
-            rows = presets.check(group, result)
-            made[f"## {group.name}, Linux {_version(result)}"] = _section(group, result, rows)
-            bars += [bar for row in rows if (bar := _bar(group, row, result))]
+        for version in source.VERSIONS:
+            if result := newest.get((group.name, version)):
+                rows = presets.check(group, result)
+                made[f"## {group.name}, Linux {version}"] = _section(group, result, rows)
+                bars += [bar for row in rows if (bar := _bar(group, row, result))]
     if not made:
         raise UsageError("no result of these groups is kept; ./quell figures GROUP makes one")
     sections |= made
-    order = [f"## {name}, Linux {version}" for name in _names() for version in source.VERSIONS]
+    order = [f"## {name}, Linux {version}" for name in presets.group_names() for version in source.VERSIONS]
     ordered = sorted(sections, key=lambda head: order.index(head) if head in order else len(order))
     write_atomic(page, preamble + "\n\n".join(sections[head] for head in ordered) + "\n")
     if bars:
@@ -47,21 +51,8 @@ def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[
     return len(made), len(sections)
 
 
-def _names() -> list[str]:
-    return [group.name for group in presets.groups()]
-
-
 def _version(result: Mapping[str, Any]) -> str:
-    return ".".join(result["environment"]["kernel_source"].split(".")[:2])
-
-
-def _newest(group: presets.Preset, cache: Cache) -> Iterator[dict[str, Any]]:
-    """The newest kept result of a group on each version of Linux."""
-    seen = set()
-    for result in results.kept(cache, (group.name,)):
-        if (version := _version(result)) not in seen:
-            seen.add(version)
-            yield result
+    return source.linux_of(result["environment"]["kernel_source"])
 
 
 def _section(group: presets.Preset, result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:

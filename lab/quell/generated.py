@@ -7,7 +7,8 @@ import argparse
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from quell import mechanisms, presets, series, tree, version, workload
@@ -71,6 +72,20 @@ _quell_results_or_files() {
 _FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running")
 
 
+@contextmanager
+def _unwrapped() -> Iterator[None]:
+    """argparse breaks usage lines at the terminal's width; man(1) and shells do that themselves."""
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "1000"
+    try:
+        yield
+    finally:
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+
+
 def _completer(name: str, functions: Mapping[str, str], values: Sequence[str] = ()) -> dict[str, object]:
     """Each shell's function and its text, as shtab takes them."""
     text = {
@@ -111,7 +126,9 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(sub)
 
 
-def _completion(shell: str) -> str:
+@_unwrapped()
+def completion(shell: str) -> str:
+    """The completion script of a shell, bash or zsh."""
     import shtab
 
     parser = _parser()
@@ -123,7 +140,9 @@ def _completion(shell: str) -> str:
     return f"{first}\n# {_LICENSE}\n# {_MADE}\n{rest.rstrip()}\n"
 
 
-def _manual() -> str:
+@_unwrapped()
+def manual() -> str:
+    """The manual page, in roff."""
     from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]
 
     page = Manpage(
@@ -152,24 +171,3 @@ def _examples() -> str:
         for line in importlib.import_module(command.module).EXAMPLES.splitlines():
             lines.append("\\&" + line.replace("\\", "\\e").replace("-", "\\-"))
     return "\n".join([*lines, ".fi\n"])
-
-
-FILES: dict[str, Callable[[], str]] = {
-    "quell.bash": lambda: _completion("bash"),
-    "_quell": lambda: _completion("zsh"),
-    "quell.1": _manual,
-}
-
-
-def make(name: str) -> str:
-    """The current text of one of ``FILES``. """
-    columns = os.environ.get("COLUMNS")
-    # argparse breaks usage lines at the terminal's width; man(1) and shells do that themselves.
-    os.environ["COLUMNS"] = "1000"
-    try:
-        return FILES[name]()
-    finally:
-        if columns is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = columns

@@ -276,9 +276,8 @@ def plan(request: Request) -> Plan:
     from quell.engine import OWN_COMMAND, Plan
 
     assert request.command is not None
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Plan(
-        OWN_COMMAND, machine.Job(request.command), memory, len(os.sched_getaffinity(0)), request.timeout,
+        OWN_COMMAND, machine.Job(request.command), machine.host_memory(), len(os.sched_getaffinity(0)), request.timeout,
         judge.OWN_MATTERS, own=True, here=True, workload=OWN_COMMAND,
         options=("--keep-caches",) if request.keep_caches else (),
     )  # fmt: skip

@@ -801,6 +801,11 @@ def host_cpu() -> str:
     return platform.machine()
 
 
+def host_memory() -> int:
+    """Bytes of the host's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def choose_accelerator(wanted: str, image: Path, cache: Cache, qemu: Sequence[str] = ()) -> Accelerator:
     """The accelerator for ``--accel``: "auto" boots ``image`` under KVM once per machine.
 

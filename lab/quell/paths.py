@@ -213,6 +213,16 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int | None = None) -
         raise
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder ``path`` and those above; UsageError when that fails, or it cannot be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be made: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"{path} cannot be written to")
+
+
 def require_space(where: Path, needed: int, what: str) -> None:
     """UsageError unless ``needed`` bytes are free on the disk of ``where``; ``what`` needs them."""
     probe = where.absolute()

@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -140,22 +140,26 @@ def fault_of(found: Mapping[str, Any]) -> str:
     return ""
 
 
-def kept(cache: Cache, presets: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
-    """The complete results of the cache, newest first, of ``presets`` if any are named."""
-    for folder in _folders(cache, presets):
-        yield load(folder)
+def _folders(cache: Cache) -> list[Path]:
+    """The folders with a result, newest first."""
+    return [file.parent for file in sorted(cache.results.glob(f"*/{FILE}"), reverse=True)]
+
+
+def kept(cache: Cache) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The folders and contents of the cache's complete results, newest first."""
+    for folder in _folders(cache):
+        try:
+            result = load(folder)
+        except ResultError:
+            continue
+        yield folder, result
 
 
 def latest(cache: Cache, presets: tuple[str, ...] = ()) -> Path | None:
-    """The newest folder with a complete result, of one of ``presets`` if any are named; or None."""
-    return next(_folders(cache, presets), None)
-
-
-def _folders(cache: Cache, presets: tuple[str, ...]) -> Iterator[Path]:
-    for file in sorted(cache.results.glob(f"*/{FILE}"), reverse=True):
-        with suppress(ResultError):
-            if not presets or load(file)["preset"] in presets:
-                yield file.parent
+    """The newest folder with a complete result of one of ``presets``, or with any result if none are named; or None."""
+    if not presets:
+        return next(iter(_folders(cache)), None)
+    return next((folder for folder, result in kept(cache) if result["preset"] in presets), None)
 
 
 def environment(
@@ -173,6 +177,6 @@ def environment(
         "deterministic": deterministic, "runs": runs, "qemu": qemu, "compiler": compiler,
         "host": {
             "cpu": machine.host_cpu(), "cpus": len(os.sched_getaffinity(0)), "kernel": platform.release(),
-            "memory_kb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024,
+            "memory_kb": machine.host_memory() // 1024,
         },
     }  # fmt: skip

@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from quell import tree
 from quell.errors import QuellError, UsageError
@@ -72,13 +73,17 @@ def options_in(kconfig: str) -> list[str]:
     return _ENTRY.findall(kconfig)
 
 
+def _table(kernel: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((kernel / TABLE).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise QuellError(f"kernel/{TABLE} cannot be used: {error}") from error
+
+
 def read(kernel: Path, linux: str = DEFAULT) -> Series:
     """Read ``kernel/`` for a version of Linux. QuellError where series.toml does not match it."""
     part = tree.read_kernel_part(kernel, linux)
-    try:
-        table = tomllib.loads((kernel / TABLE).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise QuellError(f"kernel/{TABLE} cannot be used: {error}") from error
+    table = _table(kernel)
     shared = frozenset(_names(table.pop("shared", []), "shared"))
     commits = []
     for hook in part.hooks:
@@ -200,11 +205,7 @@ def select(series: Series, only: Collection[str] = (), *, lab: bool = False) -> 
 
 def lab_options(kernel: Path) -> set[str]:
     """The options of the lab-only patches, with CONFIG_."""
-    try:
-        table = tomllib.loads((kernel / TABLE).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise QuellError(f"kernel/{TABLE} cannot be used: {error}") from error
-    entries = [entry for entry in table.values() if isinstance(entry, dict) and entry.get("lab")]
+    entries = [entry for entry in _table(kernel).values() if isinstance(entry, dict) and entry.get("lab")]
     return {f"CONFIG_{name}" for entry in entries for name in entry.get("options", [])}
 
 

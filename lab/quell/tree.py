@@ -384,10 +384,9 @@ def _git_tree(dest: Path) -> _GitTree:
     return _GitTree(dest)
 
 
-def check_target(dest: Path) -> None:
-    """UsageError when no tree can be made or brought up to date at ``dest``."""
-    if dest.exists() and not (dest.is_dir() and not any(dest.iterdir())):
-        _git_tree(dest)
+def tree_at(dest: Path) -> _GitTree | None:
+    """The git tree at ``dest``; None where one can be made. UsageError for anything else that is there."""
+    return None if not dest.exists() or (dest.is_dir() and not any(dest.iterdir())) else _git_tree(dest)
 
 
 def _unlike(left: Overlay, right: Overlay) -> list[str]:
@@ -406,8 +405,7 @@ def make_git_tree(
     ``kernel/`` does not have, unless ``force``, and for any other folder.
     """
     part = read_kernel_part(kernel or kernel_dir(), source.linux)
-    if dest.exists() and not (dest.is_dir() and not any(dest.iterdir())):
-        tree = _git_tree(dest)
+    if tree := tree_at(dest):
         record = tree.record()
         if record["source"] == source.key:
             return _update(tree, source, part, force)

@@ -16,7 +16,7 @@ from quell.paths import Cache
 def complete(*words: str) -> set[str]:
     """Bash's completions of the last word."""
     script = (
-        f"{generated.make('quell.bash')}\ncomplete -p quell >/dev/null || exit 9;"
+        f"{generated.completion('bash')}\ncomplete -p quell >/dev/null || exit 9;"
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p quell | sed "s/.*-F //; s/ .*//");'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
@@ -58,11 +58,11 @@ def test_bash_offers_names(cache: Cache, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
 def test_zsh_parses() -> None:
-    subprocess.run(["zsh", "-n"], input=generated.make("_quell"), text=True, check=True)
+    subprocess.run(["zsh", "-n"], input=generated.completion("zsh"), text=True, check=True)
 
 
 def test_manual_has_every_command_and_example() -> None:
-    text = generated.make("quell.1")
+    text = generated.manual()
     for name in cli.COMMANDS:
         assert f".SS \\fBquell {name}\\fR" in text
         assert f"\\&./quell {name}" in text
@@ -72,7 +72,7 @@ def test_manual_has_every_command_and_example() -> None:
 def test_manual_is_right_roff() -> None:
     done = subprocess.run(
         ["groff", "-man", "-ww", "-Tutf8", "-P-c"],
-        input=generated.make("quell.1"),
+        input=generated.manual(),
         capture_output=True,
         text=True,
         check=True,

@@ -16,17 +16,17 @@ EXAMPLES = """\
 ./quell completion bash > /etc/bash_completion.d/quell
 ./quell completion zsh > /usr/local/share/zsh/site-functions/_quell
 """
-_SHELLS = {"bash": "quell.bash", "zsh": "_quell"}
+_SHELLS = ("bash", "zsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("shell", nargs="?", choices=list(_SHELLS), help="the shell")
+    parser.add_argument("shell", nargs="?", choices=_SHELLS, help="the shell")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print it."""
     if args.shell is None:
         raise UsageError(f"name a shell: {' or '.join(_SHELLS)}")
-    print(generated.make(_SHELLS[args.shell]), end="")
+    print(generated.completion(args.shell), end="")
     return 0

@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 
 from quell import deb, source, ui
-from quell.paths import Cache
+from quell.paths import Cache, make_folder
 
 EXAMPLES = """\
 ./quell deb --config running
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
     """Build and print."""
     cache = Cache()
     config = deb.read_config(args.config)
-    deb.check_dest(args.output)
+    make_folder(args.output)
     tree = source.get_source(cache, args.kernel)
     made = deb.build_packages(tree, config, args.output, cache=cache, jobs=args.jobs)
     for package in made.packages:
@@ -63,6 +63,6 @@ def main(args: argparse.Namespace) -> int:
     ui.note(f"to install, as root: apt install {names}")
     ui.note(
         f"then boot {made.release}; your kernels stay in the boot menu. To go back: boot one of them, "
-        f"and apt remove {kinds}. Without removal: quell=off on the kernel's command line is stock Linux"
+        f"and apt remove {kinds}. Without removal: quell=off on the kernel's command line switches all mechanisms off"
     )
     return 0

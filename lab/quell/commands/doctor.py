@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from quell import build, packages, prereq, source, ui, workload
+from quell import build, machine, packages, prereq, source, ui, workload
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
@@ -110,7 +110,7 @@ def _machine(cache: Cache) -> Iterator[Check]:
         yield Check("disk", "ok", detail)
     else:
         yield Check("disk", "missing", detail, "set QUELL_CACHE to a folder on a larger disk")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = machine.host_memory()
     detail = f"{ui.size(memory)}, about {ui.size(_MEMORY)} needed"
     state = "ok" if memory >= _MEMORY else "missing"
     yield Check("memory", state, detail, "" if state == "ok" else "use a larger machine")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from quell import export, prereq, series, source, tree, ui
+from quell import export, prereq, series, sides, source, tree, ui
 from quell.paths import Cache
 
 EXAMPLES = """\
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _names(text: str) -> list[str]:
-    names = [name for name in text.split(",") if name]
+    names = sides.names([text])
     if not names:
         raise ValueError
     return names

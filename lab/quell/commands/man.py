@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Show it with man(1), or print it."""
-    text = generated.make("quell.1")
+    text = generated.manual()
     if sys.stdout.isatty() and prereq.which("man"):
         with tempfile.NamedTemporaryFile("w", suffix=".1") as file:
             file.write(text)

@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
             return 0
         if args.patch or args.take:
             raise UsageError("--patch and --take go with --refresh")
-        tree.check_target(dest)
+        tree.tree_at(dest)
         origin = source.get_source(cache, args.kernel)
         message = tree.make_git_tree(dest, origin, force=args.force)
     ui.note(message)
