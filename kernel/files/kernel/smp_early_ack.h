@@ -35,6 +35,7 @@
 #include <linux/bits.h>
 #include <linux/early_ack.h>
 #include <linux/irq_work.h>
+#include <linux/mm.h>
 #include <linux/quell_mutants.h>
 #include <linux/string.h>
 #include <linux/vmstat.h>
