@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Boot a kernel image in QEMU with the host's root, and run one command in it.
 
-virtme-ng provides the arguments for the host's root (``virtme-run --dry-run``). This module
-starts QEMU itself, to control its process and its console log.
 The guest's init is ``guest/runner.c``: a boot takes some 2 s under emulation.
 
 For tests and scripts::
@@ -14,7 +12,6 @@ For tests and scripts::
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import json
 import os
@@ -25,7 +22,6 @@ import shutil
 import signal
 import string
 import subprocess
-import sys
 import tempfile
 import termios
 import threading
@@ -276,53 +272,13 @@ def guest_program(name: str, cache: Cache) -> Path:
 # TCG copies byte by byte where Linux uses ERMS or FSRM (rep movsb). That is slow, and another
 # CPU can see half-written words, unlike on any processor.
 _TCG_CPU = "max,-erms,-fsrm"
-# Options of virtme-ng that the lab sets itself; each has an argument.
-_OURS = {"-machine", "-M", "-cpu", "-accel", "-chardev", "-serial", "-mon", "-echr", "-append"}
-_OUR_DEVICES = ("virtio-serial", "virtconsole", "virtserialport")
-_VIRTME_KERNEL_ARGS = re.compile(
-    r"(console|earlyprintk|loglevel|init|nr_open|psmouse\.proto|TERM|panic|virtme[._]\w+)=|quiet$"
-)
-
-
-@functools.cache
-def _virtme(qemu: str, image: str, memory_mib: int, cpus: int) -> tuple[str, ...]:
-    """QEMU's command line for a guest on the host's root, according to virtme-ng."""
-    argv = [sys.executable, "-m", "virtme.commands.run", "--mods", "none", "--kimg", image]
-    argv += ["--qemu-bin", qemu]
-    argv += ["--force-9p", "--disable-microvm", "--disable-kvm"]
-    argv += ["--memory", f"{memory_mib}M", "--cpus", str(cpus), "--dry-run", "--show-command"]
-    result = proc.run(argv, timeout=60, check=False)
-    lines = [line for line in result.stdout.splitlines() if " -kernel " in line]
-    if result.returncode != 0 or len(lines) != 1:
-        raise UsageError(
-            "virtme-ng gave no command line for the guest; ./quell doctor lists missing prerequisites",
-            detail=proc.tail(result.stderr or result.stdout, 5),
-        )
-    return tuple(shlex.split(lines[0]))
-
-
-def _keep(virtme: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The parts of virtme-ng's command line to keep: QEMU's arguments, and the kernel's."""
-    qemu: list[str] = [virtme[0]]
-    kernel: list[str] = []
-    words = iter(virtme[1:])
-    for word in words:
-        if word in _OURS:
-            value = next(words)
-            if word == "-append":
-                kernel = [w for w in value.split(" ") if w and not _VIRTME_KERNEL_ARGS.match(w)]
-        elif word == "-device":
-            value = next(words)
-            if not value.startswith(_OUR_DEVICES):
-                qemu += [word, value]
-        else:
-            qemu.append(word)
-    # The host's files do not change during a run; without a cache every read goes to the host.
-    kernel = [
-        f"{w},cache=loose" if w.startswith("rootflags=") and "cache=" not in w else w
-        for w in kernel
-    ]
-    return qemu, kernel
+# The host's root over 9p. Its files do not change during a run; without a cache every read goes to
+# the host.
+_ROOT_DEVICES = (
+    "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+    "-device", "virtio-9p-pci,fsdev=root,mount_tag=/dev/root",
+)  # fmt: skip
+_ROOT = ("rootfstype=9p", "rootflags=version=9p2000.L,trans=virtio,access=any,msize=524288,cache=loose", "ro")
 
 
 def _numa(nodes: Sequence[int], cpus: int) -> list[str]:
@@ -374,9 +330,8 @@ def command_line(
     swap: bool = False,
     disks: Sequence[Disk] = (),
     qemu_program: str = "qemu-system-x86_64",
-    virtme: Sequence[str] | None = None,
 ) -> list[str]:
-    """QEMU's whole command line; ``virtme`` (for tests) replaces virtme-ng's."""
+    """QEMU's whole command line."""
     memory = machine.memory
     ram_kb = 0
     if data is not None and ram:
@@ -386,7 +341,9 @@ def command_line(
         # The RAM disk, and the kernel's overhead for that much more memory.
         memory += ram_kb * 1024 * 103 // 100
     memory_mib = -(-memory // MIB)
-    qemu, kernel = _keep(virtme or _virtme(qemu_program, str(image), memory_mib, machine.cpus))
+    # SeaBIOS of newer QEMUs waits 32 s for an empty CD-ROM drive, a default.
+    qemu = [qemu_program, "-nodefaults", "-no-reboot", "-display", "none", *_ROOT_DEVICES]
+    qemu += ["-m", f"{memory_mib}M", "-smp", str(machine.cpus), "-kernel", str(image)]
     qemu += ["-machine", "q35,hmat=on" if machine.nodes else "q35"]
     qemu += _numa(machine.nodes, machine.cpus)
     if machine.accel == "kvm":
@@ -418,11 +375,9 @@ def command_line(
     for number, disk in enumerate(disks):
         qemu += ["-drive", f"if=none,id=disk{number},file={_escape(disk.image)},format={disk.format},snapshot=on"]
         qemu += ["-device", f"virtio-blk-pci,drive=disk{number}"]
-    # SeaBIOS of newer QEMUs waits 32 s for an empty CD-ROM drive.
-    qemu += [word for word in ("-nodefaults", "-no-reboot") if word not in qemu]
 
     # Warnings are logged; an oops ends the guest at once.
-    kernel += ["console=ttyS0", "loglevel=5", "panic=-1", "oops=panic"]
+    kernel = [*_ROOT, "console=ttyS0", "loglevel=5", "panic=-1", "oops=panic"]
     # On a busy host an emulated timer may tick too late for Linux' check at boot, which then
     # panics. Under KVM Linux skips it by itself.
     kernel.append("no_timer_check")

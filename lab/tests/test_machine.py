@@ -23,7 +23,6 @@ from quell.paths import Cache
 from quell.qemu import Qemu
 
 DATA = Path(__file__).parent / "data"
-VIRTME = shlex.split((DATA / "virtme-run.txt").read_text())
 PANIC = (DATA / "panic-sysrq.log").read_text()
 OOPS = (DATA / "oops-null.log").read_text()
 MIB = machine.MIB
@@ -37,7 +36,6 @@ def line(guest: machine.Machine, **options: object) -> str:
         Path("/c/runner"),
         Path("/r/job"),
         files,
-        virtme=VIRTME,
         **options,  # type: ignore[arg-type]
     )
     return shlex.join(argv)
@@ -49,7 +47,7 @@ def test_command_line_under_tcg() -> None:
     assert "-accel tcg,thread=multi -cpu max,-erms,-fsrm" in text
     assert "mount_tag=/dev/root" in text and "readonly=on" in text
     assert "init=/c/runner -- /r/job" in text
-    assert "cache=loose" in text and "virtme-ng-init" not in text and "quiet" not in text
+    assert "cache=loose" in text and "quiet" not in text
     assert 'quell=off "a=b c" init=' in text
     assert "virtconsole" not in text and "stdio" not in text
     assert "path=/r/con" in text and text.count(" -serial ") == 1
