@@ -4,6 +4,7 @@
  * after most of the memory was given back, after fork, and with several threads. Usage:
  *
  *	anon-memory --megabytes N FILE
+ *	anon-memory --heaps PROGRAM
  *
  * FILE is larger than memory and read first. Then, each in a process and a memory cgroup of
  * its own (memory.current is the memory in use):
@@ -14,6 +15,12 @@
  *		kB in use a second later, and faults
  *
  * Then 2 and 4 threads fill and unmap 16 MB each for a second: pages per second.
+ *
+ * --heaps: kB in use, also each in a cgroup:
+ *
+ *   stack	64 threads have used 4 to 256 KB of their stacks
+ *   sparse	32 tables of 2 MB from calloc(), 64 random entries written in each
+ *   go		PROGRAM (heap.go), which keeps values of many sizes
  */
 #define WORKLOAD "anon-memory"
 #include "../workload.h"
@@ -171,12 +178,105 @@ static void run_threads(unsigned int nr)
 		    ((double)(now_ns() - start) / (double)NSEC_PER_SEC), "pages/s");
 }
 
+#define STACKS		64
+#define TABLES		32
+#define TABLE_BYTES	(2UL << 20)
+#define ENTRIES		64
+
+static pthread_barrier_t used;
+
+static void __attribute__((noinline)) use_stack(unsigned long bytes)
+{
+	volatile char frame[2048];
+
+	frame[0] = (char)bytes;
+	if (bytes > sizeof(frame))
+		use_stack(bytes - sizeof(frame));
+	frame[1] = frame[0];
+}
+
+static void *run_stack(void *arg)
+{
+	use_stack(4096UL << (uintptr_t)arg % 7);
+	pthread_barrier_wait(&used);
+	pause();
+	return NULL;
+}
+
+static void stacks(size_t unused)
+{
+	pthread_t thread;
+
+	(void)unused;
+	pthread_barrier_init(&used, NULL, STACKS + 1);
+	for (uintptr_t i = 0; i < STACKS; i++)
+		start_thread(&thread, run_stack, (void *)i);
+	pthread_barrier_wait(&used);
+	figure("stack_kb", in_use_kb(), "kB");
+}
+
+static void sparse(size_t unused)
+{
+	uint64_t x = 88172645463325252ULL;
+
+	(void)unused;
+	for (int i = 0; i < TABLES; i++) {
+		char *table = calloc(1, TABLE_BYTES);
+
+		if (!table)
+			die("No memory for a table.");
+		for (int k = 0; k < ENTRIES; k++) {
+			x = x * 6364136223846793005ULL + 1442695040888963407ULL;
+			*(volatile uint64_t *)(table + (x >> 33) % TABLE_BYTES / 64 * 64) = x;
+		}
+	}
+	figure("sparse_kb", in_use_kb(), "kB");
+}
+
+static const char *go_program;
+
+static void run_go(size_t unused)
+{
+	int to[2], from[2], status;
+	char text[8] = "";
+	pid_t pid;
+
+	(void)unused;
+	if (pipe(to) || pipe(from))
+		die("Cannot make a pipe: %s.", strerror(errno));
+	pid = fork();
+	if (pid < 0)
+		die("Cannot fork: %s.", strerror(errno));
+	if (!pid) {
+		dup2(to[0], STDIN_FILENO);
+		dup2(from[1], STDOUT_FILENO);
+		close(to[1]);
+		execl(go_program, go_program, NULL);
+		die("Cannot run %s: %s.", go_program, strerror(errno));
+	}
+	close(from[1]);
+	if (read(from[0], text, sizeof(text) - 1) <= 0 || strcmp(text, "ready\n"))
+		die("%s did not say that it is ready.", go_program);
+	figure("go_kb", in_use_kb(), "kB");
+	close(to[1]);
+	if (waitpid(pid, &status, 0) != pid || status)
+		die("%s ended with %#x.", go_program, status);
+}
+
 int main(int argc, char **argv)
 {
 	size_t bytes;
 
+	if (argc == 3 && !strcmp(argv[1], "--heaps")) {
+		go_program = argv[2];
+		write_file(CGROUP "cgroup.subtree_control", "+memory");
+		alone(stacks, 0);
+		alone(sparse, 0);
+		alone(run_go, 0);
+		return 0;
+	}
 	if (argc != 4 || strcmp(argv[1], "--megabytes"))
-		die("usage: anon-memory --megabytes N FILE");
+		die("usage: anon-memory --megabytes N FILE | --heaps PROGRAM");
 	bytes = parse_number("--megabytes", argv[2], 1, 4096) << 20;
 	write_file(CGROUP "cgroup.subtree_control", "+memory");
 	read_all(argv[3]);

@@ -15,9 +15,12 @@
  *   churn	half as many requests as keys, at random: one in three deletes, the others
  *		store a value of another size
  *   read		all keys again
+ *   save	Redis: a forked child writes all keys to a file (BGSAVE) while churn and read
+ *		run once more
  *
  * Figures: requests per second of each phase, the server's faults, and its memory
- * (/proc/PID/smaps_rollup) after load and churn. The server's addresses are not randomized.
+ * (/proc/PID/smaps_rollup) after load and churn, and a second after save. The server's
+ * addresses are not randomized.
  */
 #define WORKLOAD "store"
 #include "../workload.h"
@@ -33,7 +36,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SOCKET		"store.socket"	/* in DIRECTORY */
+#define SAVE_DIR	"/dev/shm"
+#define SOCKET		SAVE_DIR "/store.socket"
 #define START_TRIES	6000		/* 10 ms each */
 #define KEY_BYTES	16
 #define BATCH		16		/* requests before answers are read */
@@ -232,7 +236,7 @@ static void memcached_value_line(char *line, size_t room, const char *key, size_
  */
 static char *const redis_argv[] = {
 	"bin/redis-server", "--port", "0", "--unixsocket", SOCKET, "--save", "",
-	"--appendonly", "no", "--daemonize", "no", "--loglevel", "warning",
+	"--dir", SAVE_DIR, "--rdbcompression", "no", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning",
 	"--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no",
 	"--activedefrag", "no", "--jemalloc-bg-thread", "no", "--io-threads", "1",
 	NULL
@@ -470,6 +474,38 @@ static void report_rate(const char *name, uint64_t count, uint64_t ns)
 	figure_more(name, (double)count * NSEC_PER_SEC / (double)ns, "requests/s");
 }
 
+/* One bulk answer as text. */
+static const char *info(void)
+{
+	static char text[8192];
+	size_t length;
+
+	put_text("*2\r\n$4\r\nINFO\r\n$11\r\npersistence\r\n");
+	send_batch();
+	if (sscanf(take_line(), "$%zu", &length) != 1 || length >= sizeof(text))
+		die("The server's answer to INFO is damaged.");
+	memcpy(text, take(length), length);
+	text[length] = '\0';
+	take(2);
+	return text;
+}
+
+/* BGSAVE with requests beside it; the child's memory is freed by the end. */
+static void save_beside_requests(void)
+{
+	put_text("*1\r\n$6\r\nBGSAVE\r\n");
+	send_batch();
+	expect("+Background saving started", "a save", 0);
+	run_phase("churn", keys / 2);
+	run_phase("read", keys);
+	while (strstr(info(), "rdb_bgsave_in_progress:1"))
+		usleep(100000);
+	if (!strstr(info(), "rdb_last_bgsave_status:ok"))
+		die("The server could not save.");
+	sleep(1);
+	report_memory("saved");
+}
+
 static void take_options(int argc, char **argv)
 {
 	int i = 1;
@@ -513,6 +549,9 @@ int main(int argc, char **argv)
 	report_memory("churned");
 	again = run_phase("read", keys);
 	figure("server_faults", (double)server_faults(), "faults");
+
+	if (protocol->store == redis_store)
+		save_beside_requests();
 
 	report_rate("load_per_s", keys, load);
 	report_rate("read_per_s", 2 * keys, read + again);
