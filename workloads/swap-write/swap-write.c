@@ -5,7 +5,8 @@
  *
  *	swap-write [--threads N] [--share PERCENT] [--writes N]
  *
- * The size is a share of available memory and free swap, so no run fits by chance. Each
+ * The size is all of available memory and --share percent of free swap (default 33), so no
+ * run fits by chance. With swap nearly full the OOM killer ended runs, of stock as well. Each
  * thread owns every Nth page. Before a write it compares the page's generation in the
  * first, a middle and the last word. Half of a page is random, half zero, for zram and
  * zswap.
@@ -133,7 +134,7 @@ static uint64_t meminfo(const char *name)
 
 int main(int argc, char **argv)
 {
-	uint64_t threads = 2, share = 75, writes = 50000, pages, start;
+	uint64_t threads = 2, share = 33, writes = 50000, pages, start;
 	struct writer *writers;
 	uint32_t *generation;
 	char *region;
@@ -153,7 +154,7 @@ int main(int argc, char **argv)
 		die("usage: " WORKLOAD " [--threads N] [--share PERCENT] [--writes N]");
 	if (!meminfo("SwapFree"))
 		die("There is no swap.");
-	pages = (meminfo("MemAvailable") + meminfo("SwapFree")) / 4 * share / 100;
+	pages = (meminfo("MemAvailable") + meminfo("SwapFree") * share / 100) / 4;
 	region = map_anonymous(pages * PAGE_BYTES);
 	generation = map_anonymous(pages * sizeof(*generation));
 	writers = calloc(threads, sizeof(*writers));
