@@ -252,9 +252,9 @@ def runner(cache: Cache) -> Path:
     return guest_program("runner", cache)
 
 
-def guest_program(name: str, cache: Cache) -> Path:
-    """The program guest/NAME.c, built statically into the cache."""
-    source = Path(__file__).parent / "guest" / f"{name}.c"
+def guest_program(name: str, cache: Cache, folder: Path = Path(__file__).parent / "guest") -> Path:
+    """The program NAME.c of ``folder``, built statically into the cache."""
+    source = folder / f"{name}.c"
     flags = ["-O2", "-Wall", "-Wextra", "-static"]
     key = hashlib.sha256(source.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
     final = cache.data / f"{name}-{key}"

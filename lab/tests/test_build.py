@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from checks import check_checkpatch as checkpatch
+from checks.cases import Results
 from quell import build, prereq
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -243,13 +245,18 @@ def test_w1_installs_what_it_needs(
     assert set(prereq.BUILD) <= set(asked)
 
 
-def test_checkpatch(source: Source, kernel: Path, cache: Cache) -> None:
+def test_checkpatch(source: Source, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = source.tree / "scripts/checkpatch.pl"
     script.write_text(
         'my $f = $ARGV[-1]; if ($f =~ /luf/) { print "$f:1: WARNING:X: odd\\n"; exit 1 } exit 0;\n'
     )
-    count, complaints = build.checkpatch(source, kernel)
-    assert (count, complaints) == (3, ["kernel/files/mm/luf.c:1: WARNING:X: odd"])
+    monkeypatch.setattr(checkpatch.source, "VERSIONS", ("6.12",))
+    results = Results()
+    checkpatch.check_all(results, source, kernel, tmp_path)
+    assert {case.name: case.why for case in results.cases} == {
+        "files/mm/luf.c": "kernel/files/mm/luf.c:1: WARNING:X: odd",
+        "hooks/6.12/first.patch": "", "hooks/6.12/second.patch": "",
+    }  # fmt: skip
 
 
 def test_progress_counts_steps() -> None:

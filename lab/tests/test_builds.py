@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from quell import configurations, prereq, source as source_module, tree
-from quell.checks import CheckResult, builds
-from quell.commands import test as test_command
-from quell.configurations import CONFIGURATIONS, MECHANISMS, Configuration
+from checks import check_builds as builds, configurations
+from checks.cases import Case
+from checks.configurations import CONFIGURATIONS, MECHANISMS, Configuration
+from quell import prereq, source as source_module, tree
 from quell.errors import UsageError
 from quell.paths import Cache, repo_root
 from quell.source import Source
 
 Fake = Callable[[str, str], Path]
-Run = Callable[..., CheckResult]
+Run = Callable[..., dict[str, Case]]
 
 # A C file has its own warnings and errors: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
 MAKE = r"""
@@ -63,14 +63,12 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Run:
-    """The part, on the fake kernel, with two configurations."""
+    """The part, on the fake kernel, with two configurations: cases by name."""
     fake_program("make", MAKE)
     fake_program("sparse", "echo 0.6.4")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("UNDEFINED", str(tmp_path / "undefined"))
-    monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
     monkeypatch.setattr(source_module, "debian_source", lambda cache, linux: source)
-    monkeypatch.setattr(source_module, "VERSIONS", ("6.12",))
     monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
     monkeypatch.setattr(
         configurations,
@@ -82,7 +80,16 @@ def run(
     )
     (source.tree / "mm/Makefile").write_text("")
     (source.tree / "mm/LIST").write_text("rmap.o\nluf.o\nvmscan.o\n")
-    return lambda *names: builds.run(cache, names)
+
+    def call(*names: str) -> dict[str, Case]:
+        trees = builds.Trees("6.12", cache)
+        return {one.name: builds.case(trees.outcome(one)) for one in configurations.choose(names)}
+
+    return call
+
+
+def passed(cases: dict[str, Case]) -> list[str]:
+    return [name for name, case in cases.items() if case.status == "passed"]
 
 
 def calls(tmp_path: Path) -> list[str]:
@@ -94,8 +101,7 @@ def calls(tmp_path: Path) -> list[str]:
 
 
 def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
-    result = run()
-    assert (result.passed, result.failed, result.skipped) == (2, 0, 0), result.details
+    assert passed(run()) == ["quell", "off"]
     first = calls(tmp_path)
     compiled = [line for line in first if "W=1 -k" in line]
     # Quell's file and the one with hooks; a file without hooks is not compiled.
@@ -104,65 +110,59 @@ def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
     assert sum(line.endswith(" vmlinux") for line in first) == 1
     assert "builds-stock" not in "".join(first)
 
-    result = run()
-    assert result.passed == 2 and "(kept)" in result.details and calls(tmp_path) == []
+    again = run()
+    assert passed(again) == ["quell", "off"] and again["off"].said.endswith("(kept)") and calls(tmp_path) == []
 
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
-    assert run("off").passed == 1
+    assert passed(run("off")) == ["off"]
     assert sum("W=1 -k" in line for line in calls(tmp_path)) == 1
     # Not compiled into a kernel.
     (kernel / "files/tools").mkdir()
     (kernel / "files/tools/x.c").write_text("int main;\n")
-    assert run("off").passed == 1 and calls(tmp_path) == []
+    assert passed(run("off")) == ["off"] and calls(tmp_path) == []
 
 
-def test_what_stock_says_too_does_not_count(
-    run: Run, source: Source, kernel: Path, tmp_path: Path
-) -> None:
+def test_what_stock_says_too_does_not_count(run: Run, source: Source, kernel: Path, tmp_path: Path) -> None:
     vmscan = source.tree / "mm/rmap.c"
     vmscan.write_text(vmscan.read_text() + "warn old\nsparse context\n")
-    assert run("quell").failed == 0
+    assert passed(run("quell"))
     assert any("builds-stock" in line for line in calls(tmp_path))
 
     (kernel / "files/mm/luf.c").write_text("\nwarn unused\nsparse lock\n")
-    result = run("quell")
-    assert (result.passed, result.failed) == (0, 1)
-    assert "quell: mm/luf.c:2:5: warning: unused" in result.details
-    assert "quell: mm/luf.c:3:5: warning: lock" in result.details
-    assert "old" not in result.details and "context" not in result.details
+    case = run("quell")["quell"]
+    assert (case.status, case.why.splitlines()) == (
+        "failed", ["mm/luf.c:2:5: warning: unused", "mm/luf.c:3:5: warning: lock"],
+    )  # fmt: skip
     # Stock's warnings were kept.
     assert not any("builds-stock" in line for line in calls(tmp_path))
-    assert run("quell").failed == 1 and calls(tmp_path) != []
+    assert not passed(run("quell")) and calls(tmp_path) != []
 
 
-def test_error_names_the_line_and_leaves_no_mark_of_success(
-    run: Run, kernel: Path, tmp_path: Path
-) -> None:
+def test_error_names_the_line_and_leaves_no_mark_of_success(run: Run, kernel: Path, tmp_path: Path) -> None:
     (kernel / "files/mm/luf.c").write_text("bad implicit declaration\n")
-    result = run("quell")
-    assert result.failed == 1
-    assert "quell: does not compile" in result.details
-    assert "mm/luf.c:1:5: error: implicit declaration" in result.details
+    case = run("quell")["quell"]
+    assert case.status == "failed" and case.why.startswith("does not compile")
+    assert "mm/luf.c:1:5: error: implicit declaration" in case.why
     calls(tmp_path)
     (kernel / "files/mm/luf.c").write_text("/* luf */\n")
-    assert run("quell").passed == 1
+    assert passed(run("quell"))
 
 
 def test_missing_symbol_shows_at_link(run: Run, tmp_path: Path) -> None:
     (tmp_path / "undefined").touch()
-    result = run()
-    assert (result.passed, result.failed) == (1, 1)
-    assert "off: does not link" in result.details and "undefined reference" in result.details
+    cases = run()
+    assert passed(cases) == ["quell"]
+    assert cases["off"].why.startswith("does not link") and "undefined reference" in cases["off"].why
 
 
 def test_cut_off(run: Run, cache: Cache) -> None:
-    assert run("quell").passed == 1
+    assert passed(run("quell"))
     obj = cache.work / "builds-quell/src/obj-x86_64"
     assert not (obj / "building").exists()
     (obj / "building").touch()
     (obj / "half.o").touch()
     (cache.folder("checks") / "builds/quell.json").write_text("{")
-    assert run("quell").passed == 1
+    assert passed(run("quell"))
     assert not (obj / "half.o").exists()
 
 
@@ -170,21 +170,19 @@ def test_option_that_is_not_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     one = Configuration("x", "quell", {"SMP": "n", "GONE": "m"})
     monkeypatch.setattr(configurations, "CONFIGURATIONS", (one,))
     # The fake make drops =n but not the =y of lab.config before it.
-    assert "Linux does not take SMP=n" in run().details
+    assert "Linux does not take SMP=n" in run()["x"].why
 
 
-def test_prerequisites_are_optional(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prerequisites_are_optional(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prereq, "which", lambda program: None)
     arm = Configuration("arm64", "def", {"QUELL": "y"}, "arm64")
     monkeypatch.setattr(
         configurations, "CONFIGURATIONS", (arm, Configuration("quell", "quell", sparse=True))
     )
-    result = run()
-    assert (result.passed, result.failed, result.skipped) == (0, 0, 2)
-    assert "quell: skipped: compiled, but not read by sparse" in result.details
-    assert "skipped: install gcc-aarch64-linux-gnu" in result.details
+    assert {name: (case.status, case.why) for name, case in run().items()} == {
+        "arm64": ("skipped", "install gcc-aarch64-linux-gnu (optional)"),
+        "quell": ("skipped", "compiled, but not read by sparse: install sparse (optional)"),
+    }
 
 
 def test_new_warnings_go_by_file_and_text() -> None:
@@ -277,18 +275,10 @@ def test_the_table_of_configurations() -> None:
     assert alone.refused("CONFIG_QUELL=y\n") == ["64BIT=y", "QUELL_LUF=y"]
 
 
-def test_build_names(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_names() -> None:
     assert [one.name for one in configurations.choose(["off"])] == ["off"]
     with pytest.raises(UsageError, match="no configuration 'x'"):
         configurations.choose(["x"])
-    asked: list[object] = []
-    monkeypatch.setattr(
-        test_command, "run_part", lambda *args: asked.append(args) or CheckResult(1, 0, 0)
-    )
-    wanted = {"only": None, "full": False, "build": ["off"], "resume": False, "record": None, "junit": None, "ktap": None, "seed": None}
-    args = type("Args", (), wanted)()
-    assert test_command.main(args) == 0
-    assert [(name, names) for name, _, _, names, _ in asked] == [("builds", ["off"])]  # type: ignore[attr-defined]
 
 
 def test_record_is_readable(run: Run, cache: Cache) -> None:
@@ -299,14 +289,14 @@ def test_record_is_readable(run: Run, cache: Cache) -> None:
 
 def test_what_configurations_are_skipped_without_is_installed() -> None:
     chosen = configurations.choose(["quell", "arm64", "arm64-off", "i386"])
-    assert [item.package for item in builds._optional(chosen)] == ["sparse", "gcc-aarch64-linux-gnu"]
-    assert builds._optional(configurations.choose(["no-numa"])) == []
+    assert [item.package for item in builds.optional(chosen)] == ["sparse", "gcc-aarch64-linux-gnu"]
+    assert builds.optional(configurations.choose(["no-numa"])) == []
 
 
-def test_what_cannot_be_installed_is_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(wanted: object = ()) -> None:
         if wanted != prereq.BUILD:
             raise UsageError("Debian packages are missing: sparse")
 
     monkeypatch.setattr(prereq, "ensure", refuse)
-    assert run().failed == 0
+    builds.install(CONFIGURATIONS)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quell import prereq, source as source_module, tree
-from quell.checks import CheckResult, coccinelle
+from checks import check_coccinelle as coccinelle
+from checks.cases import Case, Results
 from quell.errors import QuellError
-from quell.paths import Cache
 from quell.source import Source
 
 SPATCH = r"""
@@ -31,19 +30,15 @@ esac
 def run(
     source: Source,
     kernel: Path,
-    cache: Cache,
     fake_program: Callable[[str, str], Path],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> Callable[[], CheckResult]:
-    """The part, on the fake kernel, with three rules."""
+) -> Callable[[], list[Case]]:
+    """The results of the part, on the fake kernel, with three rules."""
     fake_program("spatch", SPATCH)
     macros = tmp_path / "standard.h"
     macros.write_text(f"#define DEFINE_PER_CPU(t, n) {coccinelle._SECTION} t n\n")
     monkeypatch.setenv("MACROS", str(macros))
-    monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
-    monkeypatch.setattr(source_module, "debian_source", lambda cache: source)
-    monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
     folder = source.tree / "scripts/coccinelle"
     for name, text in (
         ("locks/lock", "virtual report\n"),
@@ -56,37 +51,45 @@ def run(
         path.write_text(text)
     (kernel / "files/tools").mkdir()
     (kernel / "files/tools/luf.c").write_text("not in a kernel\n")
-    return lambda: coccinelle.run(cache)
+
+    def call() -> list[Case]:
+        results = Results()
+        coccinelle.check_all(results, folder, kernel / "files", tmp_path)
+        return results.cases
+
+    return call
 
 
-def test_what_a_rule_says_of_a_file_is_a_failure(run: Callable[[], CheckResult]) -> None:
-    result = run()
-    assert (result.passed, result.failed, result.skipped) == (2, 1, 1)
-    assert result.details == "not ok: locks/lock: mm/luf.c:7: ERROR: preceding lock on line 5"
-    assert [case.name for case in result.cases if case.status == "skipped"] == ["null/ocaml"]
+def _failed(cases: list[Case]) -> list[tuple[str, str]]:
+    return [(case.name, case.why) for case in cases if case.status == "failed"]
+
+
+def test_what_a_rule_says_of_a_file_is_a_failure(run: Callable[[], list[Case]]) -> None:
+    cases = run()
+    assert [case.status for case in cases] == ["passed", "failed", "passed", "skipped"]
+    assert _failed(cases) == [("locks/lock", "mm/luf.c:7: ERROR: preceding lock on line 5")]
+    assert cases[-1].name == "null/ocaml"
 
 
 def test_a_file_that_is_not_understood_is_a_failure(
-    run: Callable[[], CheckResult], monkeypatch: pytest.MonkeyPatch
+    run: Callable[[], list[Case]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD", "3")
-    assert "not ok: mm/luf.c is understood" in run().details
+    assert _failed(run())[0][0] == "mm/luf.c is understood"
 
 
-def test_a_rule_that_does_not_run_is_a_failure(run: Callable[[], CheckResult], source: Source) -> None:
+def test_a_rule_that_does_not_run_is_a_failure(run: Callable[[], list[Case]], source: Source) -> None:
     (source.tree / "scripts/coccinelle/null/stuck.cocci").write_text("virtual report\n")
-    assert "not ok: null/stuck: spatch failed: no rule" in run().details
+    assert ("null/stuck", "spatch failed: no rule") in _failed(run())
 
 
-def test_no_rules_is_an_error(run: Callable[[], CheckResult], source: Source) -> None:
+def test_no_rules_is_an_error(run: Callable[[], list[Case]], source: Source) -> None:
     for path in source.tree.rglob("*.cocci"):
         path.unlink()
     with pytest.raises(QuellError, match="no rules"):
         run()
 
 
-def test_macros_without_what_is_not_understood(
-    run: Callable[[], CheckResult], tmp_path: Path
-) -> None:
+def test_macros_without_what_is_not_understood(run: Callable[[], list[Case]], tmp_path: Path) -> None:
     words = coccinelle._macros(tmp_path)
     assert Path(words[1]).read_text() == "#define DEFINE_PER_CPU(t, n)  t n\n"

@@ -17,10 +17,7 @@ import pytest
 
 from quell import cli, prereq
 from quell import source as quell_source
-from quell.checks import CheckResult, lab
 from quell.commands import doctor
-from quell.commands import test as test_command
-from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 from quell.source import Source
 
@@ -148,52 +145,6 @@ def test_tree_command(
     assert capsys.readouterr().out == "kernel/ is up to date\n"
     assert cli.main(["tree", "--patch", "x", str(dest)]) == 2
     assert cli.main(["tree", "--refresh", str(dest), "--kernel", str(tmp_path)]) == 2
-
-
-def test_sum_over_parts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parts = {
-        "lab": CheckResult(10, 0, 1, "chatter"),
-        "w1": CheckResult(2, 1, 0, "mm/luf.c: bad"),
-        "vm": QuellError("the guest hangs", detail="oops"),
-    }
-
-    class Part:
-        def __init__(self, answer: CheckResult | QuellError) -> None:
-            self.answer = answer
-
-        def run(self, cache: Cache) -> CheckResult:
-            if isinstance(self.answer, QuellError):
-                raise self.answer
-            return self.answer
-
-    monkeypatch.setattr(test_command, "PARTS", {name: name for name in parts})
-    monkeypatch.setattr(
-        test_command.importlib, "import_module", lambda name: Part(parts[name])
-    )
-    # cli has imported the command already; only the parts are new.
-    wanted = {"only": None, "full": False, "build": [], "resume": False, "record": None, "junit": None, "ktap": None, "seed": None}
-    args = type("Args", (), wanted)()
-    assert test_command.main(args) == 1
-    out = capsys.readouterr().out
-    assert "mm/luf.c: bad" in out and "the guest hangs\noops" in out and "chatter" not in out
-    assert out.splitlines()[-1] == "12 passed, 2 failed, 1 skipped"
-    args.only = ["lab"]
-    assert test_command.main(args) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "10 passed, 0 failed, 1 skipped"
-
-
-@pytest.mark.parametrize(
-    ("line", "counts"),
-    [
-        ("47 passed in 3.2s", (47, 0, 0)),
-        ("1 failed, 46 passed, 2 skipped, 1 error in 65.01s (0:01:05)", (46, 2, 2)),
-        ("no tests ran in 0.01s", (0, 0, 0)),
-    ],
-)
-def test_pytest_counts(line: str, counts: tuple[int, int, int]) -> None:
-    assert lab.pytest_counts(f"...\n{line}\n") == counts
 
 
 def launch(cache: Path, path: str, *args: str) -> subprocess.CompletedProcess[str]:

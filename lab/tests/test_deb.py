@@ -15,7 +15,7 @@ import pytest
 
 from quell import build, cli, deb, machine, prereq, tree, version
 from quell import source as quell_source
-from quell.checks import deb as check
+from checks import check_deb as check
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source

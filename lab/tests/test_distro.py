@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from checks import check_distro as distro
+from checks.benches import Bench
+from checks.cases import Results
 from quell import build, counters, deb, debian, machine, workload
-from quell.checks import distro, vm
-from quell.checks import CheckResult
 from quell.errors import QuellError
 from quell.paths import Cache
 
@@ -56,7 +57,7 @@ kernel/crypto/crc32c_generic.ko.xz:
 def test_initramfs_has_modules_in_order(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     init = tmp_path / "program"
     init.write_text("init")
-    monkeypatch.setattr(machine, "guest_program", lambda name, _: init if name == "initramfs" else None)
+    monkeypatch.setattr(machine, "guest_program", lambda name, *_: init if name == "initramfs" else None)
     modules = tmp_path / "modules"
     for line in DEP.splitlines():
         file = modules / line.partition(":")[0]
@@ -87,33 +88,16 @@ def test_mapped_read_may_keep_a_twelfth(
     monkeypatch.setattr(counters, "sample", lambda frames, lenient: counters.Sample({"shootdown_ipis": frames}))
     scripts: list[str] = []
 
-    def boot(_image: Path, script: str, *, append: tuple[str, ...], **_: Any) -> machine.GuestResult:
+    def boot(_image: Path, script: str, *, append: list[str], **_: Any) -> machine.GuestResult:
         scripts.append(script)
-        count = 1000 if append == ("quell=off",) else left
+        count = 1000 if append == ["quell=off"] else left
         return guest(f"{{ reason:          3 }} hitcount: 7\n{{ reason:          4 }} hitcount:   {count}\n", frames=count)
 
     monkeypatch.setattr(machine, "run_script", boot)
-    how = {state: {"append": (f"quell={state}",)} for state in ("off", "on")}
-    cases = distro.mapped_read(Path("image"), cache, how)
+    results = Results()
+    benches = {state: Bench(Path("image"), cache, (f"quell={state}",)) for state in ("off", "on")}
+    distro.mapped_read(results, benches, cache)
+    cases = results.cases
     assert [one.status for one in cases] == ["passed", "passed", status, status]
     assert cases[2].name == f"mapped-read: flush requests 1000 with quell=off, {left} with quell=on"
     assert "\nreader 'a file'; code=$?\n" in scripts[0]
-
-
-def test_both_states_are_looked_at(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def boot(_image: Path, _script: str, *, append: tuple[str, ...], qemu: tuple[str, ...], **_: Any) -> machine.GuestResult:
-        assert qemu == ("-initrd", "initrd")
-        return guest(f"6.12-quell\n0x0007\n{int('quell=on' in append)}\n")
-
-    def fails(*_: Any, **__: Any) -> list[Any]:
-        raise QuellError("it hangs")
-
-    monkeypatch.setattr(machine, "run_script", boot)
-    monkeypatch.setattr(distro, "mapped_read", fails)
-    looked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        vm, "look", lambda _image, _cache, parts, append, **_: looked.append((append[0], parts)) or CheckResult.of([])
-    )
-    cases = distro.look(Path("image"), Path("initrd"), "6.12-quell", cache)
-    assert [one.name for one in cases if one.status == "failed"] == ["it hangs"]
-    assert [name for name, _ in looked] == ["quell=on"]

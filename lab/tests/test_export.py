@@ -14,7 +14,8 @@ import pytest
 
 from quell import cli, export, series, tree
 from quell import source as quell_source
-from quell.checks import export as export_check
+from checks import check_export as export_check
+from checks.cases import Case
 from quell.errors import QuellError, UsageError
 from quell.source import Source
 
@@ -90,9 +91,15 @@ def make(source: Source, kernel: Path, who: export.Identity | None = WHO, **how:
     )
 
 
+def wrong(cases: list[Case]) -> list[str]:
+    """The reasons of the cases that failed."""
+    return [case.why for case in cases if case.status == "failed"]
+
+
 def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> None:
     linux = tmp_path / "linux"
     tree.make_git_tree(linux, source, kernel=shared)
+    whole = export_check.state(linux)
     files = make(source, shared)
     assert list(files) == [
         "0001-first-hooks-rmap-and-Kconfig.patch",
@@ -100,7 +107,7 @@ def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> 
         "quell-6.12.7.patch",
     ]
     export.write(tmp_path / "out", files)
-    assert export_check.applied(linux, tmp_path / "out", files) == []
+    assert wrong(export_check.applied(linux, tmp_path / "out", files, whole)) == []
 
     def git(*args: str) -> str:
         return subprocess.run(
@@ -124,15 +131,16 @@ def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> 
 def test_a_difference_is_seen(source: Source, shared: Path, tmp_path: Path) -> None:
     linux = tmp_path / "linux"
     tree.make_git_tree(linux, source, kernel=shared)
+    whole = export_check.state(linux)
     (shared / "files/mm/luf.c").write_text("/* other */\n")
     files = make(source, shared)
     export.write(tmp_path / "out", files)
-    wrong = export_check.applied(linux, tmp_path / "out", files)
-    assert len(wrong) == 2 and "the series does not make the tree" in wrong[1]
+    found = wrong(export_check.applied(linux, tmp_path / "out", files, whole))
+    assert len(found) == 2 and "the series does not make the tree" in found[1]
 
 
 @pytest.mark.parametrize(
-    ("targets", "named", "pages", "wrong"),
+    ("targets", "named", "pages", "bad"),
     [
         ("mm quell zram", "   quell_one\n", ["quell_one"], []),
         ("mm", "   quell_one\n", ["quell_one"], ["make kselftest"]),
@@ -141,7 +149,7 @@ def test_a_difference_is_seen(source: Source, shared: Path, tmp_path: Path) -> N
         ("quell", "", [], ["the table of contents"]),
     ],
 )  # fmt: skip
-def test_lists(targets: str, named: str, pages: list[str], wrong: list[str], tmp_path: Path) -> None:
+def test_lists(targets: str, named: str, pages: list[str], bad: list[str], tmp_path: Path) -> None:
     selftests = tmp_path / "tools/testing/selftests"
     (selftests / "quell").mkdir(parents=True)
     (selftests / "quell/Makefile").write_text("")
@@ -151,9 +159,9 @@ def test_lists(targets: str, named: str, pages: list[str], wrong: list[str], tmp
     (folder / "index.rst").write_text(f".. toctree::\n\n   ksm\n{named}   zswap\n")
     for page in pages:
         (folder / f"{page}.rst").write_text("")
-    said = export_check.listed(tmp_path)
-    assert len(said) == len(wrong)
-    assert all(part in text for part, text in zip(wrong, said, strict=True))
+    said = [f"{case.name}: {case.why}" for case in export_check.listed(tmp_path) if case.status == "failed"]
+    assert len(said) == len(bad)
+    assert all(part in text for part, text in zip(bad, said, strict=True))
 
 
 def test_series_that_git_am_does_not_take(
@@ -163,8 +171,8 @@ def test_series_that_git_am_does_not_take(
     tree.make_git_tree(linux, source, kernel=shared)
     files = {name: text.replace("lazy();", "lazy();\nx") for name, text in make(source, shared).items()}
     export.write(tmp_path / "out", files)
-    wrong = export_check.applied(linux, tmp_path / "out", files)
-    assert any(text.startswith("git am does not take the series") for text in wrong)
+    found = wrong(export_check.applied(linux, tmp_path / "out", files))
+    assert any(text.startswith("git am does not take the series") for text in found)
 
 
 def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
@@ -362,17 +370,16 @@ def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_p
 
 
 def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> None:
-    def found() -> tuple[list[str], int]:
+    def found() -> list[Case]:
         part = tree.read_kernel_part(kernel)
         return export_check.independent(part, lambda path: tree.read_file(source.tree, path))
 
-    assert found() == ([], 4)
+    assert [case.status for case in found()] == ["passed"] * 4
     second = kernel / "hooks/6.12/second.patch"
     second.write_text(
         "second: x\n\n--- a/mm/rmap.c\n+++ b/mm/rmap.c\n@@ -1,4 +1,4 @@\n int rmap_0(void)\n {\n-\treturn 100;\n+\treturn 101;\n }\n"
     )
-    wrong, count = found()
-    assert count == 4 and [text.partition(":")[0] for text in wrong] == ["first.patch, without it", "second.patch, alone"]
+    assert [case.name for case in found() if case.status == "failed"] == ["first.patch, without it", "second.patch, alone"]
 
 
 # --- parts of the series ---------------------------------------------------------
@@ -396,10 +403,11 @@ def test_lab_only_patches_and_parts(source: Source, shared: Path, tmp_path: Path
     assert "mm/luf.c" in only[export.numbered(only)[0]] and len(export.numbered(only)) == 1
     linux = tmp_path / "linux"
     tree.make_git_tree(linux, source, kernel=shared)
-    for number, (one, as_it_is) in enumerate(((whole, True), (files, False), (only, False))):
+    wanted = export_check.state(linux)
+    for number, (one, made) in enumerate(((whole, wanted), (files, ""), (only, ""))):
         folder = tmp_path / str(number)
         export.write(folder, one)
-        assert export_check.applied(linux, folder, one, as_it_is=as_it_is) == []
+        assert wrong(export_check.applied(linux, folder, one, made)) == []
     assert series.lab_options(shared) == {"CONFIG_QUELL_TWO"}
 
 
@@ -463,4 +471,4 @@ def test_files_of_each_commit(linux: str, how: dict[str, Any]) -> None:
 def test_commit_of_tests_that_touches_the_kernel() -> None:
     text = "Subject: [PATCH 2/3] selftests/quell: tests of one\n\ndiff --git a/tools/x.c b/tools/x.c\ndiff --git a/mm/y.h b/mm/y.h\n"
     said = export_check.tests_elsewhere({"0001-a.patch": "Subject: [PATCH 1/3] mm: x\n\ndiff --git a/mm/y.h b/mm/y.h\n", "0002-b.patch": text})
-    assert said == ["0002-b.patch is a commit of tests, and touches mm/y.h"]
+    assert said.why == "0002-b.patch is a commit of tests, and touches mm/y.h"

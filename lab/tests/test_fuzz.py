@@ -5,25 +5,22 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checks import check_fuzz as fuzz, steps
+from checks.compiled import GUEST, selftest_names
 from quell import machine
-from quell.checks import CheckResult, fuzz, steps, vm
-from quell.commands import test as test_command
-from quell.errors import UsageError
-from quell.paths import Cache, repo_root
+from quell.paths import Cache
 
 DONE = "programs: 12, events: 46\n"
-MIXER = Path(__file__).parents[1] / "quell/guest/mixer.c"
 
 
 def _judge(text: str, log: str = "", status: str = "pass", parked: int = 5000) -> tuple[str, str]:
-    case, row = fuzz.judge("mixer, --seed 7", steps.Said(status, text, log, 9.0, parked))
-    assert row.startswith("mixer, --seed 7")
+    case = fuzz.judge("mixer, --seed 7", steps.Said(status, text, log, 9.0, parked))
+    assert case.said.startswith("mixer, --seed 7")
     return case.status, case.why
 
 
@@ -71,63 +68,22 @@ def test_what_else_fails() -> None:
         assert _judge(nothing) == ("failed", "no call, program or event was run")
 
 
-def test_trinity_script_is_shell() -> None:
-    done = subprocess.run(["sh", "-n", fuzz._GUEST / "trinity.sh"], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def test_mixer_starts_selftests_that_exist(cache: Cache) -> None:
-    folder = repo_root() / "kernel" / vm.SELFTESTS
-    tables = MIXER.read_text().partition("switches[]")[0]
+    tables = (GUEST / "mixer.c").read_text().partition("switches[]")[0]
     names = set(re.findall(r'"(\w+)(?: [^"\n]*)?"[,;]$', tables, re.M))
-    assert "luf_torture" in names and all((folder / f"{name}.c").exists() for name in names)
-    program = machine.guest_program("mixer", cache)
+    assert "luf_torture" in names and names <= set(selftest_names())
+    program = machine.guest_program("mixer", cache, GUEST)
     assert subprocess.run([program], capture_output=True, check=False).returncode == 2
 
 
-class Kernel:
-    image = Path("/kernels/bzImage")
-
-
-@pytest.fixture
-def guests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The commands of the guests that were booted."""
-    commands: list[str] = []
-
-    def boot(
-        _kernel: str, _image: Path, _guest: machine.Machine, todo: Sequence[steps.Step], *_: Any, **__: Any
-    ) -> dict[str, steps.Said]:
-        commands.append(todo[0].command)
-        return {todo[0].name: steps.Said("pass", DONE, "", 9.0, 5000)}
-
-    monkeypatch.setattr(fuzz.prereq, "ensure", lambda _: None)
-    monkeypatch.setattr(fuzz.source, "debian_source", lambda _: None)
-    monkeypatch.setattr(fuzz.build, "build_kernels", lambda *_: {"debug": Kernel})
-    monkeypatch.setattr(fuzz.steps, "boot", boot)
-    plain = fuzz.Fuzzer("mixer", "mix SECONDS SEED", Path("/disk"), 512, 3)
-    monkeypatch.setitem(fuzz.FUZZERS, "mixer", lambda *_: plain)
-    return commands
-
-
-def _no_trinity(*_: object) -> Path:
-    raise UsageError("trinity could not be fetched")
-
-
-def test_without_trinity_the_rest_runs(
-    guests: list[str], cache: Cache, monkeypatch: pytest.MonkeyPatch
+def test_guest_has_a_seed_and_its_output_is_kept(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fuzz.debian, "root", _no_trinity)
-    result = test_command.run_part("fuzz", cache, seed=7)
-    assert (result.passed, result.failed, result.skipped) == (1, 0, 1)
-    assert result.cases[0].why == "trinity could not be fetched"
-    assert guests[0].startswith("mix ") and guests[0].endswith(" 7")
-    assert "mixer, --seed 7" in result.details
+    def boot(*args: Any, **_: Any) -> dict[str, steps.Said]:
+        assert args[3][0].command == "mix 180 7"
+        return {"mixer": steps.Said("pass", DONE, "", 9.0, 5000)}
+
+    monkeypatch.setattr(fuzz.steps, "boot", boot)
+    fuzzer = fuzz.Fuzzer("mixer", "mix SECONDS SEED", Path("/disk"), 512, 3)
+    assert fuzz.run_guest(fuzzer, Path("image"), 7, 180, cache).text == DONE
     assert (cache.logs / "fuzz/mixer-7.log").read_text().endswith(f"{DONE}\n--- kernel log\n")
-
-
-def test_each_guest_has_a_seed(guests: list[str], cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzz.debian, "root", _no_trinity)
-    result: CheckResult = fuzz.run_full(cache, 7)
-    seeds = range(7, 7 + fuzz.LONG_GUESTS)
-    assert guests == [f"mix {fuzz.LONG_S} {seed}" for seed in seeds]
-    assert [case.name for case in result.cases[1:]] == [f"mixer, --seed {seed}" for seed in seeds]

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from quell.checks import models
+from checks import check_models as models
 from quell.errors import QuellError
 from quell.paths import repo_root
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from quell import build, disks, machine, prereq, source, tree, workload
-from quell.checks import CheckResult, kunit, sanitizers
+from checks import check_kunit as kunit, check_sanitizers as sanitizers
+from checks.cases import Case, Results
+from quell import build, machine, tree, workload
 from quell.paths import Cache
 
 RACE = """[    9.1] ==================================================================
@@ -93,13 +94,15 @@ def _guest(stdout: str, console: str = "", code: int = 0) -> machine.GuestResult
 
 def test_what_a_guest_said() -> None:
     said = sanitizers.Said.of(_guest(f"{TAP}@quell log leaks\n{LEAK}@quell log\n{UBSAN}"))
-    assert said.results() == (1, ["luf_stale: b"], 1)
+    assert [(case.name, case.status) for case in said.results()] == [
+        ("switches: a", "passed"), ("luf_stale: b", "failed"), ("luf_stale: c", "skipped"),
+    ]  # fmt: skip
     assert said.problems() == ["UBSAN: shift-out-of-bounds in mm/luf.c:12:3", LEAK.splitlines()[0]]
     stuck = sanitizers.Said.of(_guest(f"{TAP}@quell log\n{CSD}"))
     assert stuck.problems() == [CSD.split("] ")[1].rstrip()]
     died = sanitizers.Said.of(_guest("@quell test switches\nok 1 a\n", "BUG: unable to handle page fault\n"))
     assert died.problems() == ["BUG: unable to handle page fault", "the guest did not finish"]
-    assert died.results()[1] == ["switches: the test ended early, after 1 results"]
+    assert died.results()[1].name == "switches: the test ended early, after 1 results"
 
 
 class _Guests:
@@ -117,53 +120,45 @@ class _Guests:
 
 @pytest.fixture
 def boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    built: list[str] = []
+    """Looks at a kernel whose guests have a log, beside that of stock; the cases."""
 
     class _Kernel:
-        def __init__(self, name: str) -> None:
-            self.image = tmp_path / name
-
-    def build_kernels(_source: Any, names: Sequence[str], _cache: Any) -> dict[str, _Kernel]:
-        built.extend(names)
-        return {name: _Kernel(name) for name in names}
+        image = tmp_path / "stock"
 
     class _Prepared:
         argv = ("work",)
         data = None
         programs = ()
 
-    def make(said: dict[str, str]) -> tuple[CheckResult, list[str]]:
-        monkeypatch.setattr(machine, "run_script", _Guests(said))
-        monkeypatch.setattr(build, "build_kernels", build_kernels)
-        monkeypatch.setattr(source, "debian_source", lambda _cache: None)
-        monkeypatch.setattr(prereq, "ensure", lambda _items: None)
-        monkeypatch.setattr(sanitizers, "selftests", lambda _folder: {})
-        monkeypatch.setattr(disks, "make_ext4", lambda *_: None)
+    def make(said: str, stock: str | None = None) -> list[Case]:
+        monkeypatch.setattr(machine, "run_script", _Guests({"ours": said, "stock": stock or ""}))
+        monkeypatch.setattr(build, "build_kernels", lambda _s, names, _c: {name: _Kernel for name in names} if stock else {})
         monkeypatch.setattr(workload, "prepare", lambda *_: _Prepared())
-        monkeypatch.setattr(kunit, "read_log", lambda *_: CheckResult(5, 0, 0))
-        return sanitizers.run(Cache(tmp_path)), built
+        monkeypatch.setattr(kunit, "read_log", lambda *_: [Case("kunit")])
+        results = Results()
+        bench = sanitizers._Bench(tmp_path / "ours", tmp_path, tmp_path / "disk", Cache(tmp_path))
+        sanitizers.look(results, "kcsan", bench, None)  # type: ignore[arg-type]
+        return results.cases
 
     return make
 
 
-def test_silence_passes(boots: Any) -> None:
-    result, built = boots({"sanitize": "", "kcsan": STOCK})
-    assert result.failed == 0
-    assert result.passed == 2 * (2 + 5 + 1)
-    assert "races of stock: 1" in result.details
-    assert built == ["sanitize", "kcsan"]
-
-
-def test_complaint_fails(boots: Any) -> None:
-    result, _ = boots({"sanitize": UBSAN, "kcsan": RACE})
-    assert result.failed == 2
-    assert "not ok: sanitize: UBSAN" in result.details
-    assert "not ok: kcsan: data race: data-race in luf_owe / luf_owe" in result.details
-
-
-def test_race_where_a_hook_is_is_looked_up_in_stock(boots: Any) -> None:
-    result, built = boots({"sanitize": "", "kcsan": HOOKED, "kcsan-stock": HOOKED})
-    assert result.failed == 0
-    assert built[-1] == "kcsan-stock"
-    assert "races that stock has, too" in result.details
-    assert boots({"sanitize": "", "kcsan": HOOKED, "kcsan-stock": STOCK})[0].failed == 1
+@pytest.mark.parametrize(
+    ("log", "stock", "why"),
+    [
+        ("", None, ""),
+        (STOCK, None, ""),
+        (UBSAN, None, "UBSAN: shift-out-of-bounds in mm/luf.c:12:3"),
+        (RACE, None, "data race: data-race in luf_owe / luf_owe"),
+        # A race where a hook is is looked up in stock.
+        (HOOKED, HOOKED, ""),
+        (HOOKED, STOCK, "data race: data-race in shrink_folio_list"),
+    ],
+)
+def test_complaint_fails(log: str, stock: str | None, why: str, boots: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    *cases, last = boots(log, stock)
+    assert [case.status for case in cases] == ["passed", "passed", "skipped", "passed"]
+    assert last.status == ("failed" if why else "passed") and last.why.startswith(why)
+    said = capsys.readouterr().err
+    assert ("races of stock: 1" in said) == (log == STOCK)
+    assert ("races that stock has, too" in said) == (stock == HOOKED)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from checks import check_selftests as selftests, steps
+from checks.check_selftests import Outcome, Selftest
 from quell import machine
-from quell.checks import ktap, selftests, steps
-from quell.checks.selftests import Outcome, Selftest
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source
@@ -180,10 +180,10 @@ def test_skipping_everything_says_nothing() -> None:
     assert not Outcome("pass").says_nothing()
     assert not PASS.says_nothing()
     nothing = Outcome("pass", {"x": "skip"})
-    assert selftests.report([A], {"mm/a": [(nothing, nothing)]}).skipped == 1
+    assert selftests.report([A], {"mm/a": [(nothing, nothing)]})[0].status == "skipped"
 
 
-def test_table_and_ktap() -> None:
+def test_cases() -> None:
     hopeless = Selftest("mm", "slow", hopeless="it takes a day")
     skip = Outcome("skip")
     tests = [A, B, C, Selftest("mm", "d"), Selftest("mm", "e"), hopeless]
@@ -194,24 +194,21 @@ def test_table_and_ktap() -> None:
         "mm/d": [(skip, skip)],
         "mm/e": [(PASS, FAIL), (PASS, PASS), (PASS, PASS)],
     }
-    result = selftests.report(tests, rounds)
+    cases = {case.name: case for case in selftests.report(tests, rounds)}
     # A test that fails on both counts as passed if some of its results are ok.
-    assert (result.passed, result.failed, result.skipped) == (3, 1, 2)
-    rows = {line.split()[0]: line for line in result.details.splitlines() if line.startswith("mm/")}
-    assert rows["mm/a"].split()[1:] == ["pass", "2/0/0", "pass", "2/0/0", "same"]
-    assert rows["mm/b"].endswith("same: fail on both")
-    assert rows["mm/c"].endswith("DIFFERENT in 3 runs")
-    assert rows["mm/d"].endswith("same: skipped")
-    assert rows["mm/e"].endswith("same (flaky: run 3 times)")
-    assert rows["mm/slow"].endswith("it takes a day")
-    assert "not ok: mm/c: y: stock ok, ok, ok; Quell not ok, not ok, not ok" in result.details
-    assert "rerun: mm/e: y: stock ok; Quell not ok in run 1" in result.details
-    assert result.details.endswith("13 results compared, 11 the same on both kernels")
-    lines = ktap(result.cases).splitlines()
-    assert lines[:2] == ["KTAP version 1", "1..6"]
-    assert "not ok 3 mm/c" in lines
-    assert "ok 4 mm/d # SKIP skip on stock too" in lines
-    assert "ok 6 mm/slow # SKIP it takes a day" in lines
+    assert {name: (case.status, case.why) for name, case in cases.items() if case.status != "failed"} == {
+        "mm/a": ("passed", ""), "mm/b": ("passed", ""), "mm/d": ("skipped", "skip on stock too"),
+        "mm/e": ("passed", ""), "mm/slow": ("skipped", "it takes a day"),
+    }  # fmt: skip
+    different = "y: stock ok, ok, ok; Quell not ok, not ok, not ok"
+    assert different in cases["mm/c"].why and different in cases["mm/c"].said
+    assert cases["mm/a"].said.split()[1:5] == ["pass", "2/0/0", "pass", "2/0/0"]
+    for name, words in (
+        ("a", "same, 3 of 3"), ("b", "same: fail on both,"), ("c", "DIFFERENT in 3 runs, 1 of 3"),
+        ("d", "same: skipped,"), ("e", "same (flaky: run 3 times),"),
+    ):  # fmt: skip
+        assert f" {words}" in cases[f"mm/{name}"].said
+    assert "rerun: y: stock ok; Quell not ok in run 1" in cases["mm/e"].said
 
 
 def test_only_what_differs_runs_again() -> None:
@@ -238,12 +235,10 @@ def test_what_large_folios_do_on_stock_as_well_is_told_apart() -> None:
     assert [len(rounds[name]) for name in ("mm/a", "mm/b", "mm/c")] == [9, 9, 1]
     assert large == {"mm/a": [FAIL] * 3, "mm/b": [PASS] * 3}
     assert selftests.as_large(rounds["mm/a"], large["mm/a"]) == ["as a whole", "y"]
-    result = selftests.report([A, B, C], rounds, large)
-    assert (result.passed, result.failed, result.skipped) == (1, 1, 1)
-    rows = {line.split()[0]: line for line in result.details.splitlines() if line.startswith("mm/")}
-    assert rows["mm/a"].endswith("as stock with large folios, in 9 runs")
-    assert rows["mm/b"].endswith("DIFFERENT in 9 runs")
-    assert "as stock with large folios: mm/a: y: stock ok, ok" in result.details
+    a, b, c = selftests.report([A, B, C], rounds, large)
+    assert [case.status for case in (a, b, c)] == ["skipped", "failed", "passed"]
+    assert "as stock with large folios, in 9 runs" in a.said and "DIFFERENT in 9 runs" in b.said
+    assert a.why.startswith("as stock with large folios: ") and "y: stock ok, ok" in a.why
 
 
 def test_large_folios_do_not_excuse_everything() -> None:

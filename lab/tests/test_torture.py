@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from checks import torture
 from quell import machine
-from quell.checks import torture
-from quell.errors import QuellError
 from quell.paths import Cache
 
 GOOD = """# 2 CPUs, 2 nodes, seed 7
@@ -94,9 +93,9 @@ class _Guests:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make(said: dict[str, str | Exception], mutants: str) -> torture._Bench:
+    def make(said: dict[str, str | Exception], mutants: str) -> torture.Bench:
         monkeypatch.setattr(machine, "run_script", _Guests(said, mutants))
-        return torture._Bench(tmp_path / "image", tmp_path / "program", tmp_path / "disk", Cache(tmp_path))
+        return torture.Bench(tmp_path / "image", tmp_path / "program", tmp_path / "disk", Cache(tmp_path))
 
     return make
 
@@ -104,18 +103,17 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_mutant_that_survives_fails(bench: Any) -> None:
     said = {"LUF_A": STALE, "RMAP_B": GOOD, "EARLY_C": machine.GuestTimeout("it hangs")}
     ready = bench(said, "LUF_A\nRMAP_B\nEARLY_C\n")
-    mutants = ready.mutants()
-    assert mutants == ["LUF_A", "RMAP_B", "EARLY_C"]
-    good, row = torture._mutant(ready, mutants[0])
-    assert good
-    assert "user half" in row
-    assert "0.12 s" in row
-    for mutant in mutants[1:]:
-        good, row = torture._mutant(ready, mutant)
-        assert not good
-        assert "survived" in row
-    with pytest.raises(QuellError, match="ATTACKS has no test for the mutation ODD_ONE"):
-        bench({}, "LUF_A\nODD_ONE\n").mutants()
+    assert ready.mutants() == list(said)
+    found, *survived = [ready.mutant(name) for name in said]
+    assert found.status == "passed" and "user half" in found.said and "0.12 s" in found.said
+    assert all(case.status == "failed" and "survived" in case.why for case in survived)
+    assert "no test for the mutation ODD_ONE" in ready.mutant("ODD_ONE").why
+
+
+def test_every_mutation_has_a_test() -> None:
+    names = torture.mutant_names()
+    assert len(names) > 40 and all(torture.attack_for(name) for name in names)
+    assert all(attack.variant in ("", "zswap", *torture.VARIANTS) for attack in torture.INTACT)
 
 
 def test_mutant_that_a_unit_test_finds(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,35 +127,25 @@ def test_mutant_that_a_unit_test_finds(bench: Any, monkeypatch: pytest.MonkeyPat
 
     ready = bench({}, "")
     monkeypatch.setattr(machine, "run_script", boot)
-    good, row = torture._mutant(ready, "RMAP_B")
-    assert good and "KUnit" in row and "rmap_migrate_test" in row
+    case = ready.mutant("RMAP_B")
+    assert case.status == "passed" and "KUnit" in case.said and "rmap_migrate_test" in case.said
     assert {"quell_mutants.mutant=RMAP_B", "kunit.filter_glob=rmap_batch"} <= set(asked[0])
 
 
-def test_whole_part(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    parts = len(torture.INTACT) + 1 + len(torture.VARIANTS)
-    ready = bench({"none": GOOD, "LUF_A": STALE, "LUF_B": GOOD}, "LUF_A\nLUF_B\n")
-    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
-    result = torture.run(Cache(tmp_path))
-    quick = parts - sum(bool(attack.variant) for attack in torture.INTACT)
-    assert (result.passed, result.failed) == (quick, 0) and quick < parts
-    assert "preempt=full: 1,000 reads checked, 500 per second" in result.details
-    result = torture.run_mutants(Cache(tmp_path))
-    assert (result.passed, result.failed) == (len(torture.ATTACKS) + 1, 1)
-    assert "LUF, no fault: 1 tests found nothing" in result.details
-    ready = bench({"none": STALE, "LUF_A": STALE}, "LUF_A\n")
-    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
-    result = torture.run_mutants(Cache(tmp_path))
-    assert (result.passed, result.failed) == (1, len(torture.ATTACKS))  # found without a mutation, too
-    ready = bench({"none": "1..0 # SKIP no second node\n"}, "")
-    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
-    result = torture.run(Cache(tmp_path))
-    assert result.passed == 0
-    assert "no test ran" in result.details
-    ready = bench({"none": GOOD}, "")
-    monkeypatch.setattr(torture, "_with_bench", lambda _cache, use: use(ready))
-    assert torture.run_mutants(Cache(tmp_path)).failed == 1  # no mutation proves the tests
-    assert torture.run_full(Cache(tmp_path)).passed == parts
+@pytest.mark.parametrize(
+    ("said", "status", "why"),
+    [(GOOD, "passed", ""), (STALE, "failed", "user half: write"), ("1..0 # SKIP no second node\n", "failed", "no ")],
+)
+def test_intact_kernel(said: str, status: str, why: str, bench: Any) -> None:
+    ready = bench({"none": said}, "")
+    cases = [
+        ready.focused(torture.INTACT[0]), ready.torture("intact", [], 9), ready.no_mutant("LUF"),
+    ]  # fmt: skip
+    assert [case.status for case in cases] == [status] * 3
+    assert all(case.why.startswith(why) for case in cases)
+    if status == "passed":
+        assert cases[1].said.startswith("intact: 1,000 reads checked, 500 per second")
+        assert cases[2].said == "LUF, no fault: 1 tests found nothing"
 
 
 def test_who_gives_up_has_found_nothing(bench: Any) -> None:
@@ -166,8 +154,8 @@ def test_who_gives_up_has_found_nothing(bench: Any) -> None:
     assert outcome.by == ""
     assert outcome.problems == ("rmap_batch gave up: swapon: Cannot allocate memory",)
     assert torture.read_outcome(BY_LEDGER, END).problems == ("ledger gave up: it said nothing",)
-    good, row = torture._mutant(bench({"RMAP_A": said}, "RMAP_A\n"), "RMAP_A")
-    assert not good and row.endswith("gave up: swapon: Cannot allocate memory")
+    case = bench({"RMAP_A": said}, "RMAP_A\n").mutant("RMAP_A")
+    assert case.status == "failed" and case.why.endswith("gave up: swapon: Cannot allocate memory")
 
 
 def test_focused_program_finds_it() -> None:

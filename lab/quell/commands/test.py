@@ -34,43 +34,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from quell import configurations, ui
-from quell.checks import CheckResult, summary
+from quell import packages
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache
+from quell.paths import Cache, repo_root
 
-PARTS = {
-    "lab": "quell.checks.lab",
-    "report": "quell.checks.report",
-    "checkpatch": "quell.checks.checkpatch",
-    "export": "quell.checks.export",
-    "w1": "quell.checks.w1",
-    "models": "quell.checks.models",
-    "kunit": "quell.checks.kunit",
-    "vm": "quell.checks.vm",
-    "own": "quell.checks.own",
-    "torture": "quell.checks.torture",
-    "mutants": "quell.checks.mutants",
-    "selftests": "quell.checks.selftests",
-    "builds": "quell.checks.builds",
-    "coccinelle": "quell.checks.coccinelle",
-    "stress": "quell.checks.stress",
-    "faults": "quell.checks.faults",
-    "programs": "quell.checks.programs",
-    "fuzz": "quell.checks.fuzz",
-    "sanitizers": "quell.checks.sanitizers",
-    "deb": "quell.checks.deb",
-    "distro": "quell.checks.distro",
-}
-# Only with --only or --full.
-EXTRA = (
-    "torture", "mutants", "selftests", "builds", "coccinelle", "stress", "faults", "programs",
-    "fuzz", "sanitizers", "deb", "distro",
+CHECKS = repo_root() / "lab/checks"
+# The modules check_NAME.py there, in this order.
+PARTS = (
+    "lab", "report", "checkpatch", "export", "w1", "models", "kunit", "vm", "own", "torture", "mutants", "selftests",
+    "builds", "coccinelle", "stress", "faults", "programs", "fuzz", "sanitizers", "deb", "distro",
 )  # fmt: skip
+# Only with --only or --full.
+EXTRA = PARTS[PARTS.index("torture") :]
 
 EXAMPLES = """\
 ./quell test
@@ -89,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         metavar="NAME",
         action="append",
-        choices=list(PARTS),
+        choices=PARTS,
         help=f"only this part, one of {', '.join(PARTS)} (may be repeated)",
     )
     parser.add_argument(
@@ -121,79 +98,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ktap", type=Path, metavar="FILE", help="the same as KTAP")
 
 
-def run_part(
-    name: str, cache: Cache, full: bool = False, builds: Sequence[str] = (), seed: int | None = None
-) -> CheckResult:
-    """One part; an error in it is one failed check, and the others still run.
-
-    ``builds`` are the configurations of the part of that name, all for none; ``seed`` is for fuzz.
-    """
-    try:
-        module = importlib.import_module(PARTS[name])
-        run = getattr(module, "run_full", module.run) if full else module.run
-        more = {"builds": (builds,), "fuzz": (seed,)}.get(name, ())
-        result: CheckResult = run(cache, *more)
-    except QuellError as error:
-        lines = [f"{name}: {error.message}", error.detail, f"log: {error.log}" if error.log else ""]
-        return CheckResult(0, 1, 0, "\n".join(line for line in lines if line))
-    if not result.passed + result.failed + result.skipped:
-        return CheckResult(0, 1, 0, f"{name}: nothing was tested\n{result.details}")
-    return result
-
-
-def _write(parts: Sequence[summary.Part], args: argparse.Namespace) -> None:
-    """The summaries that were asked for; UsageError when one cannot be written."""
-    try:
-        if args.ktap:
-            args.ktap.write_text(summary.ktap(parts))
-        if args.junit:
-            summary.write_junit(parts, args.junit)
-    except OSError as error:
-        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
+def _install(cache: Cache) -> None:
+    """Install the test packages into our own environment. UsageError without a network."""
+    lab = repo_root() / "lab"
+    packages.install(lab / "requirements-test.txt", "pytest and mypy", cache)
+    # A test of the lab makes a small file of weights.
+    needed = repo_root() / "workloads/llm/requirements.txt"
+    packages.install(needed, "the packages of workload llm's weights", cache)
+    importlib.invalidate_caches()
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the parts and print the sum."""
+    """Run pytest on the parts."""
     cache = Cache()
+    for file in filter(None, (args.junit, args.ktap)):
+        try:
+            file.open("a").close()
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}") from error
+    _install(cache)
+    import pytest
+
+    from checks import configurations, parts, record
+
     if args.build:
         configurations.choose(args.build)
         args.only = [*(args.only or ()), "builds"]
-    summary.prepare((args.junit, args.ktap, args.record), args.junit is not None, cache)
-    record = summary.Record(cache, args.record, args.full)
-    # Before any part runs: a file that changes meanwhile has not been tested.
-    keys = {name: summary.inputs(name) for name in PARTS}
-    parts: list[summary.Part] = []
-    for name in PARTS:
-        if name not in (args.only or PARTS) or (
-            name in EXTRA and not (args.only or args.full)
-        ):
-            continue
-        earlier = record.passed_on(name, keys[name]) if args.resume else ""
-        if earlier:
-            print(f"{name}: passed on {earlier} with the same inputs", flush=True)
-            parts.append(summary.Part(name, CheckResult(0, 0, 0), 0.0, earlier))
-            continue
-        ui.note(f"--- {name}")
-        started = time.monotonic()
-        result = run_part(name, cache, args.full, args.build, args.seed)
-        took = time.monotonic() - started
-        parts.append(summary.Part(name, result, took))
-        if result.failed and result.details:
-            print(result.details.rstrip("\n"), flush=True)
-        elif result.details:
-            ui.note(result.details.rstrip("\n"))
-        print(
-            f"{name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped "
-            f"in {ui.duration(took)}",
-            flush=True,
-        )
-        if not args.build:
-            record.write(parts[-1], keys[name])
-        # After each part: the next one may be interrupted.
-        _write(parts, args)
-    _write(parts, args)
-    passed, failed, skipped = (
-        sum(getattr(part.result, word) for part in parts) for word in ("passed", "failed", "skipped")
-    )
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+    wanted = [part for part in PARTS if (part in args.only if args.only else args.full or part not in EXTRA)]
+    kept = None if args.build else record.Record(cache, args.record, args.full)
+    report = parts.Parts(wanted, kept, args.resume)
+    lab = repo_root() / "lab"
+    options = [f"--{name}={value}" for name, value in (
+        ("junitxml", args.junit), ("ktap", args.ktap), ("seed", args.seed), *(("build", name) for name in args.build),
+    ) if value is not None]  # fmt: skip
+    code = pytest.main(
+        [
+            f"--config-file={lab}/pyproject.toml", f"--rootdir={CHECKS.parent}", "--capture=no", "--continue-on-collection-errors",
+            *(["--full"] if args.full else []), *options, *(f"{CHECKS}/check_{part}.py" for part in wanted),
+        ],
+        plugins=[report],
+    )  # fmt: skip
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        raise QuellError("pytest ended with an error")
+    return 0 if report.finish() else 1

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Check ``./quell deb``: reproducible packages from two folders, which install, boot and build modules.
+
+The configuration (``deb.config``) is small, with a distribution's modules, type information and
+signing. dpkg installs the packages into a scratch root; their scripts have a shell and
+run-parts there, nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from checks import scenario
+from checks.cases import Results
+from quell import build, deb, machine, mechanisms, prereq, proc, series, source, tree, ui, version
+from quell.errors import QuellError
+from quell.paths import Cache
+
+pytestmark = pytest.mark.deb
+
+# deb.config builds it as a module.
+_MODULE = "loop"
+_HOOKS = ("preinst", "postinst", "prerm", "postrm")
+
+
+def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
+    """The configuration of this check, completed by allnoconfig."""
+    kernel = tree.kernel_dir()
+    text = scenario.shell("deb.config")
+    if origin.linux != source.DEFAULT:
+        gone = build.fragment(f"{origin.linux}.config", kernel).splitlines()
+        text += "".join(f"{line}\n" for line in gone if line.endswith("=n"))
+    with cache.lock("build-deb"):
+        work = build.prepare("deb", origin, cache, kernel, quell=True)
+        obj = work.src / "check"
+        shutil.rmtree(obj, ignore_errors=True)
+        obj.mkdir()
+        try:
+            path = build.configure(work.src, obj, text, "check", cache, cache.logs / "check-deb.log")
+            whole = path.read_text()
+        finally:
+            shutil.rmtree(obj, ignore_errors=True)
+    (folder / "config").write_text(whole)
+    return deb.read_config(str(folder / "config"))
+
+
+@pytest.mark.parametrize("linux", source.VERSIONS)
+def test_deb(linux: str, results: Results, folder: Path, cache: Cache) -> None:
+    """Build twice, compare, install, boot, load, build a module, remove."""
+    prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.PACKAGES])
+    origin = source.debian_source(cache, linux)
+    wanted = config(origin, cache, folder)
+    first = deb.build_packages(origin, wanted, folder / "first", cache=cache)
+    ui.note("building the packages again, in another folder")
+    second = deb.build_packages(origin, wanted, folder / "second", cache=_elsewhere(cache, folder))
+    shutil.rmtree(folder / "another-cache-in-a-longer-path")
+    look(results, first, second, folder, cache)
+
+
+def _elsewhere(cache: Cache, folder: Path) -> Cache:
+    """Another cache with the same compiler cache."""
+    other = Cache(folder / "another-cache-in-a-longer-path")
+    other.root.mkdir()
+    (other.root / "ccache").symlink_to(cache.ccache)
+    return other
+
+
+def look(results: Results, first: deb.Packages, second: deb.Packages, folder: Path, cache: Cache) -> None:
+    """Run all checks on finished packages."""
+
+    def part(name: str, wrong: list[str]) -> bool:
+        results.check(not wrong, name, "\n".join(wrong))
+        return not wrong
+
+    same = [
+        part(f"{one.path.name} is the same twice", differences(one.path, other.path, folder))
+        for one, other in zip(first.packages, second.packages, strict=True)
+    ]
+    names = ("the packages install", "a module is built", "the kernel boots", "the packages are removed")
+    if os.geteuid() != 0:
+        for name in names:
+            results.skip(name, "installing needs root")
+        return
+    root = scratch_root(folder / "root")
+    if part(names[0], install(root, first)) and all(same):
+        module = folder / "module"
+        built = part(names[1], build_module(root, first.release, module))
+        part(names[2], boot(root, first.release, module / "outside.ko" if built else None, cache))
+        part(names[3], remove(root, first))
+
+
+# --- byte by byte ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Member:
+    kind: bytes
+    mode: int
+    size: int
+    mtime: float
+    link: str
+    owner: tuple[int, int]
+    digest: str
+
+
+def _members(package: Path, option: str, folder: Path) -> dict[str, _Member]:
+    """Members of one of a package's two archives, by name."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        proc.run(["sh", "-c", 'exec dpkg-deb "$0" "$1" >"$2"', option, package, file.name])
+        with tarfile.open(file.name) as archive:
+            found = {}
+            for entry in archive:
+                data = archive.extractfile(entry) if entry.isfile() else None
+                digest = hashlib.sha256(data.read()).hexdigest() if data else ""
+                found[entry.name] = _Member(
+                    entry.type, entry.mode, entry.size, entry.mtime, entry.linkname,
+                    (entry.uid, entry.gid), digest,
+                )  # fmt: skip
+    return found
+
+
+def differences(one: Path, other: Path, folder: Path) -> list[str]:
+    """Differences of two packages, member by member; none if their bytes are equal."""
+    if one.name == other.name and one.read_bytes() == other.read_bytes():
+        return []
+    wrong = []
+    for option in ("--ctrl-tarfile", "--fsys-tarfile"):
+        left, right = _members(one, option, folder), _members(other, option, folder)
+        for name in sorted({*left, *right}):
+            a, b = left.get(name), right.get(name)
+            if a is None or b is None:
+                wrong.append(f"{one.name}: {name} is only in the {'first' if a else 'second'}")
+            elif a != b:
+                which = [key for key, value in vars(a).items() if value != vars(b)[key]]
+                wrong.append(f"{one.name}: {name} differs in {', '.join(which)}")
+        if not wrong and list(left) != list(right):
+            wrong.append(f"{one.name}: the members come in another order")
+    return wrong or [f"{one.name} and {other.name} differ, but none of their members does"]
+
+
+# --- installing --------------------------------------------------------------
+
+
+def scratch_root(root: Path) -> Path:
+    """A root in which dpkg can run a package's scripts: a shell, run-parts, their libraries.
+
+    Each of the kernel's hook folders gets a script that records its arguments.
+    """
+    for name in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "tmp", "dev", "bin"):
+        (root / name).mkdir(parents=True)
+    for name in ("status", "available"):
+        (root / "var/lib/dpkg" / name).touch()
+    (root / "dev/null").touch()
+    for program in ("sh", "run-parts"):
+        path = Path(prereq.which(program) or f"/bin/{program}")
+        _copy_with_libraries(path, root, root / "bin" / program)
+    for hook in _HOOKS:
+        script = root / f"etc/kernel/{hook}.d/zz-check"
+        script.parent.mkdir(parents=True)
+        script.write_text(f'#!/bin/sh\necho "{hook} $1 $2 INITRD=$INITRD $DEB_MAINT_PARAMS" >>/hooks\n')
+        script.chmod(0o755)
+    return root
+
+
+def _copy_with_libraries(program: Path, root: Path, target: Path) -> None:
+    shutil.copy(program, target)
+    for name in re.findall(r"(/\S+) \(0x", proc.run(["ldd", program], check=False).stdout):
+        library = root / name.lstrip("/")
+        library.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(name, library)
+
+
+def _dpkg(root: Path, *args: str | Path) -> None:
+    # Debian 12's dpkg runs the scripts with chroot(2) into the root.
+    proc.run(
+        ["dpkg", f"--root={root}", "--force-not-root", "--force-depends", *args],
+        env={"PATH": machine.DEFAULT_PATH, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"},
+        timeout=600,
+    )
+
+
+def _hooks_called(root: Path, wanted: list[str]) -> list[str]:
+    try:
+        called = (root / "hooks").read_text().splitlines()
+    except FileNotFoundError:
+        called = []
+    return [
+        f"the packages' scripts did not call the hooks in /etc/kernel as {want!r}; calls: {called}"
+        for want in wanted
+        if not any(line.startswith(want) for line in called)
+    ]
+
+
+def install(root: Path, made: deb.Packages) -> list[str]:
+    """Install the packages with dpkg; return the errors."""
+    _dpkg(root, "-i", *(package.path for package in made.packages))
+    image = f"/boot/vmlinuz-{made.release}"
+    wrong = _hooks_called(
+        root,
+        [f"{hook} {made.release} {image} INITRD=Yes {what}"
+         for hook, what in (("preinst", "install"), ("postinst", "configure"))],
+    )  # fmt: skip
+    expected = [image, f"/boot/config-{made.release}", f"/boot/System.map-{made.release}",
+                f"/lib/modules/{made.release}/modules.dep"]  # fmt: skip
+    wrong += [f"{name} was not installed" for name in expected if not (root / name.lstrip("/")).is_file()]
+    if not re.fullmatch(r"\d+\.\d+\.\d+-check-quell", made.release):
+        wrong.append(f"the release is {made.release}, not that of Linux with -check-quell")
+    return [*wrong, *wrong_versions(made)]
+
+
+def wrong_versions(made: deb.Packages) -> list[str]:
+    """Errors for packages if their version does not begin with Linux's and Quell's."""
+    wanted = f"{made.release.partition('-')[0]}-quell{version.RELEASE}"
+    found = {one.path.name: proc.run(["dpkg-deb", "-f", one.path, "Version"]).stdout.strip() for one in made.packages}
+    return [f"{name} has the version {text}, not {wanted}" for name, text in found.items() if not text.startswith(wanted)]
+
+
+def remove(root: Path, made: deb.Packages) -> list[str]:
+    """Remove the packages with dpkg; return the errors."""
+    _dpkg(root, "-r", *(package.path.name.split("_")[0] for package in reversed(made.packages)))
+    wrong = _hooks_called(root, [f"postrm {made.release} /boot/vmlinuz-{made.release} INITRD=Yes remove"])
+    left = [path for path in root.rglob(f"*{made.release}*") if path.is_file() and "dpkg" not in path.parts]
+    return wrong + [f"{path} was left behind" for path in left]
+
+
+# --- using -------------------------------------------------------------------
+
+_OUTSIDE = """\
+// SPDX-License-Identifier: GPL-2.0-only
+#include <linux/module.h>
+
+static int __init outside_init(void)
+{
+	pr_alert("outside: loaded\\n");
+	return 0;
+}
+
+static void __exit outside_exit(void)
+{
+}
+
+module_init(outside_init);
+module_exit(outside_exit);
+MODULE_DESCRIPTION("Made with the headers package");
+MODULE_LICENSE("GPL");
+"""
+
+
+def build_module(root: Path, release: str, folder: Path) -> list[str]:
+    """Build a small module with the headers package; return the errors."""
+    folder.mkdir()
+    (folder / "outside.c").write_text(_OUTSIDE)
+    (folder / "Makefile").write_text("obj-m := outside.o\n")
+    link = root / f"lib/modules/{release}/build"
+    target = os.readlink(link)
+    headers = root / target.lstrip("/")
+    argv = [*build.clean_env(), "make", "-C", str(headers), f"M={folder}", "modules"]
+    made = proc.run(argv, check=False, timeout=600)
+    if made.returncode != 0 or not (folder / "outside.ko").exists():
+        return [f"the headers package does not build a module:\n{proc.tail(made.stdout + made.stderr)}"]
+    return []
+
+
+def switches() -> list[str]:
+    """The mechanisms that packages have; the lab-only ones are left out."""
+    lab_only = series.lab_options(tree.kernel_dir())
+    return [name for name in mechanisms.names() if f"CONFIG_QUELL_{name.upper()}" not in lab_only]
+
+
+def guest_script(root: Path, outside: Path | None) -> str:
+    """The guest's script; each step prints a line if it succeeds."""
+    steps = [
+        'echo "release $(uname -r)"',
+        "cd /sys/kernel/mm/quell && for name in */; do [ -w $name/enabled ] && echo switch ${name%/}; done",
+        f"modprobe -d {root} {_MODULE} && grep -q ^{_MODULE} /proc/modules && echo loaded {_MODULE}",
+        "[ -s /sys/kernel/btf/vmlinux ] && echo btf",
+    ]  # fmt: skip
+    if outside is not None:
+        steps.append(f"insmod {outside} && rmmod outside && echo loaded outside")
+    return "\n".join([*steps, "true"])
+
+
+def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[str]:
+    """Boot the installed kernel; return the errors."""
+    guest = machine.run_script(
+        root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache
+    )
+    said = guest.stdout.splitlines()
+    wanted = [f"release {release}", *(f"switch {name}" for name in switches())]
+    wanted += [f"loaded {_MODULE}", "btf", *(["loaded outside"] if outside else [])]
+    missing = [want for want in wanted if want not in said]
+    more = [line for line in said if line.startswith("switch ") and line not in wanted]
+    if more:
+        return [f"the booted package has more than it should: {', '.join(more)}"]
+    if not missing:
+        return []
+    return [
+        f"the booted package does not print {', '.join(map(repr, missing))}; it prints:\n"
+        + proc.tail(guest.stdout + guest.stderr + "\n".join(guest.warnings))
+    ]

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``./quell export``: git am takes the series; the whole one (``--all``) makes what ``./quell tree`` makes.
+
+The long form compiles the tree after each commit of that one and of the default series, with the options
+that it has by then, and each mechanism's series (``--only``).
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.cases import Case, Results, text_of
+from quell import build, export, prereq, proc, series, source, tree, ui
+from quell.errors import QuellError
+from quell.paths import Cache
+from quell.source import git
+
+pytestmark = pytest.mark.export
+
+# The series to apply, by the words of ./quell export, and as export.patches() takes them.
+_SERIES: dict[str, dict[str, Any]] = {"--all": {"lab": True}, "default": {}, "--only luf": {"only": ["luf"]}}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The source of a version of Linux in git; ``whole`` is the tree object with Quell applied."""
+
+    folder: Path
+    linux: Path
+    origin: source.Source
+    series: series.Series
+    whole: str
+
+    @property
+    def first(self) -> str:
+        """The first commit: Linux as it is."""
+        return git("rev-list", "--max-parents=0", "HEAD", cwd=self.linux).strip()
+
+    def read(self, path: str) -> tree.FileData | None:
+        """A file of Linux."""
+        return tree.read_file(self.origin.tree, path)
+
+
+@pytest.fixture(scope="module", params=source.VERSIONS)
+def work(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Work]:
+    """For each version of Linux: its whole source in git, with Quell applied."""
+    origin = source.debian_source(cache, request.param)
+    with tempfile.TemporaryDirectory(prefix="export-", dir=cache.folder("run")) as temp:
+        linux = Path(temp) / "linux"
+        tree.make_git_tree(linux, origin, kernel=tree.kernel_dir())
+        whole = state(linux)
+        yield Work(Path(temp), linux, origin, series.read(tree.kernel_dir(), origin.linux), whole)
+
+
+def _apply(results: Results, work: Work, label: str, how: dict[str, Any]) -> None:
+    """Apply a series and its roll-up to Linux; --all has to make what ./quell tree makes."""
+    files = export.patches(
+        tree.kernel_dir(), work.read, work.origin.version, export.date(), **how
+    )
+    folder = work.folder / label
+    export.write(folder, files)
+    wanted = work.whole if label == "--all" else ""
+    results.add(*applied(work.linux, folder, files, wanted), tests_elsewhere(files))
+
+
+def _mechanisms() -> list[str]:
+    parts = [tree.read_kernel_part(tree.kernel_dir(), linux) for linux in source.VERSIONS]
+    return list(dict.fromkeys(name.removesuffix(".patch") for part in parts for name in tree.mechanism_patches(part)))
+
+
+def test_lists(results: Results, work: Work) -> None:
+    """Linux's lists of what Quell adds."""
+    git("reset", "-q", "--hard", work.first, cwd=work.linux)
+    git("read-tree", "-u", "--reset", work.whole, cwd=work.linux)
+    results.add(*listed(work.linux))
+
+
+def test_independent(results: Results, work: Work) -> None:
+    """The hooks of each mechanism alone, and of all others without it."""
+    results.add(*independent(work.series.part, work.read))
+
+
+@pytest.mark.parametrize("label", _SERIES)
+def test_series(label: str, results: Results, work: Work, cache: Cache, full: bool) -> None:
+    """The series and its roll-up; in the long form, the tree after each commit is compiled."""
+    prereq.ensure(prereq.BUILD if full else [item for item in prereq.BUILD if item.need == "git"])
+    how = _SERIES[label]
+    _apply(results, work, label, how)
+    if full and label != "--only luf" and not any(case.status == "failed" for case in results.cases):
+        _compile(results, work.linux, series.select(work.series, **how), cache)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", _mechanisms())
+def test_mechanism(name: str, results: Results, work: Work, cache: Cache) -> None:
+    """Each mechanism alone is applied and compiled."""
+    if f"{name}.patch" not in tree.mechanism_patches(work.series.part):
+        pytest.skip(f"Quell does not have it for Linux {work.origin.linux}")
+    how: dict[str, Any] = {"only": [name]}
+    _apply(results, work, f"--only {name}", how)
+    if not any(case.status == "failed" for case in results.cases):
+        _compile(results, work.linux, series.select(work.series, **how), cache, last_only=True)
+
+
+def _case(name: str, wrong: Sequence[str]) -> Case:
+    return Case(name, "failed" if wrong else "passed", "\n".join(wrong))
+
+
+def tests_elsewhere(files: dict[str, str]) -> Case:
+    """The commits of tests that touch files outside of tools/."""
+    wrong = []
+    for name in export.numbered(files):
+        paths = re.findall(r"^diff --git a/(\S+)", files[name], re.M)
+        outside = [path for path in paths if not path.startswith("tools/")]
+        if re.search(r"^Subject: \[PATCH[^]]*\] selftests/", files[name], re.M) and outside:
+            wrong.append(f"{name} is a commit of tests, and touches {' '.join(outside)}")
+    return _case("commits of tests touch tools/ only", wrong)
+
+
+def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:
+    """Apply each mechanism's hooks alone, then all others without them."""
+    cases = []
+    for name in tree.mechanism_patches(part):
+        for what in ("alone", "without it"):
+            wrong = []
+            try:
+                tree.states(tree.subset(part, name, alone=what == "alone"), pristine)
+            except QuellError as error:
+                wrong = [error.message]
+            cases.append(_case(f"{name}, {what}", wrong))
+    return cases
+
+
+_TARGETS = "quell-targets:;@echo $(TARGETS)"
+_SELFTESTS = "tools/testing/selftests"
+_PAGES = "Documentation/admin-guide/mm"
+
+
+def listed(linux: Path) -> list[Case]:
+    """Look at the lists of selftests and of pages, in a tree with Quell applied."""
+    asked = proc.run(
+        [*build.clean_env(), "make", "-s", "-C", linux / _SELFTESTS, f"--eval={_TARGETS}", "quell-targets"],
+        check=False,
+    )
+    known = "quell" in asked.stdout.split() and (linux / _SELFTESTS / "quell/Makefile").is_file()
+    index = (linux / _PAGES / "index.rst").read_text()
+    named = sorted(line.strip() for line in index.splitlines() if line.strip().startswith("quell_"))
+    pages = sorted(path.stem for path in (linux / _PAGES).glob("quell_*.rst"))
+    differ = [f"{_PAGES} has {' '.join(pages)}, index.rst {' '.join(named)}"] if named != pages or not pages else []
+    return [
+        _case("make kselftest knows Quell's selftests", [] if known else [asked.stdout + asked.stderr]),
+        _case("the table of contents has Quell's pages", differ),
+    ]
+
+
+def state(linux: Path) -> str:
+    """The tree object of a work tree."""
+    git("add", "-A", "-f", ".", ":(exclude)obj", cwd=linux)
+    return git("write-tree", cwd=linux).strip()
+
+
+def applied(linux: Path, folder: Path, files: dict[str, str], wanted: str = "") -> list[Case]:
+    """Apply the roll-up, then the series, to the first commit of ``linux``; the series stays checked out.
+
+    Both have to make the tree object ``wanted``, or without one the same.
+    """
+    first = git("rev-list", "--max-parents=0", "HEAD", cwd=linux).strip()
+    what = "the tree that ./quell tree makes" if wanted else "the same tree as the roll-up"
+    mails = [folder / name for name in sorted(files) if name.startswith("0")]
+    (whole,) = [folder / name for name in files if folder / name not in mails]
+    rolled, made, count = [], [], []
+    git("reset", "-q", "--hard", first, cwd=linux)
+    try:
+        git("apply", "--whitespace=nowarn", str(whole), cwd=linux)
+        now = state(linux)
+        wanted = wanted or now
+        if now != wanted:
+            rolled = [f"{whole.name} does not make the tree that ./quell tree makes"]
+    except QuellError as error:
+        rolled = [f"git apply does not take {whole.name}: {error.detail}"]
+    git("reset", "-q", "--hard", first, cwd=linux)
+    try:
+        export.am(linux, mails)
+        if git("rev-parse", "HEAD^{tree}", cwd=linux).strip() != wanted:
+            made = [f"the series does not make {what}"]
+        if git("rev-list", "--count", f"{first}..HEAD", cwd=linux).strip() != str(len(export.numbered(files))):
+            count = ["git am made another number of commits than there are patches"]
+    except QuellError as error:
+        made = [f"{error.message}: {error.detail}"]
+    return [_case("the roll-up", rolled), _case(f"the series makes {what}", made), _case("one commit per patch", count)]
+
+
+def _compile(
+    results: Results, linux: Path, one: series.Series, cache: Cache, *, last_only: bool = False
+) -> None:
+    """Compile every prefix of the series, which is checked out in ``linux``, or the whole."""
+    last = git("rev-parse", "HEAD", cwd=linux).strip()
+    lab = build.fragments("stock", tree.kernel_dir(), one.part.linux)
+    options: list[str] = []
+    for number, commit in enumerate(one.commits, 1):
+        options += [name for name in commit.options if not name.startswith("ARCH_")]
+        if last_only and number < len(one.commits):
+            continue
+        fragment = lab + "".join(f"CONFIG_{name}=y\n" for name in options)
+        ui.note(f"compiling {number} of {len(one.commits)}: {commit.subject}")
+        git("checkout", "-q", f"{last}~{len(one.commits) - number}", cwd=linux)
+        log = cache.logs / f"export-{number}.log"
+        log.unlink(missing_ok=True)
+        wrong = []
+        try:
+            # Some options depend on those of later commits.
+            build.compile_tree(
+                linux, fragment, "export", cache, log,
+                all_taken=number == len(one.commits) and "QUELL_LUF" in options,
+            )
+        except QuellError as error:
+            wrong = [text_of(error)]
+        results.add(_case(f"compiled after {commit.name}", wrong))

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Fault injection and hostile events under load: no data may be lost, and no wrong data read.
+
+The load is Quell's own readers of mapped files, which check each page that they read, under
+memory pressure in a VM. Meanwhile allocations and I/O fail, memory and swap run out, CPUs and
+memory go offline and online, tasks are frozen and killed. At last the power is cut, and a second
+boot checks the disk.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from checks import scenario, steps
+from checks.compiled import GUEST
+from checks.cases import Case, settle
+from checks.torture import PROGRAM
+from quell import build, disks, machine, proc, prereq, source, workload
+from quell.frames import DATA_DIR
+from quell.paths import Cache
+
+pytestmark = pytest.mark.faults
+
+_SHORT_S, _LONG_S = 15, 90
+# Seconds that a case may take beyond its time, until the last pass of the readers ends.
+_MARGIN_S = 240
+# Seconds that the readers get to end a first pass, on a slow host.
+_LATER_S = 90
+# Size of the readers' file, in MiB.
+_DATA = 256
+# With fewer deferred pages lazy unmap flush was hardly at work, and the case tested nothing.
+_LEAST_PARKED = 200
+
+
+class Fault(scenario.Row, frozen=True):
+    """One or more events while readers read.
+
+    ``event`` is shell: it lasts while ``running``, counts in ``$count`` and calls ``wrong WHY`` on
+    an error. ``prepare`` runs before the readers, ``after`` when they have ended. ``tolerate``, an
+    extended regular expression, matches the last words of a reader that may die ("signal N" for a
+    signal): it is started again. ``torture``: the user half of luf_torture reads too. Without the
+    file ``needs`` the case is skipped. ``expected`` matches the kernel's complaints that belong to
+    the event. ``least`` is the smallest number of events.
+    """
+
+    name: str
+    event: str
+    kernel: str = "quell"
+    memory: str = "128M"
+    cpus: int = 2
+    append: tuple[str, ...] = ()
+    prepare: str = ""
+    after: str = ""
+    tolerate: str = ""
+    torture: bool = False
+    needs: str = ""
+    expected: str = ""
+    least: int = 1
+
+
+class _Table(scenario.Row, frozen=True):
+    fault: tuple[Fault, ...]
+
+
+FAULTS = scenario.table("faults.toml", _Table).fault
+
+
+def script(fault: Fault, seconds: int, work: Sequence[str], staged: Path) -> str:
+    """The guest's script of a case: the readers, and the events around them."""
+    private = [*work[:-1], "--private-write", "64", work[-1]]
+    return scenario.shell(
+        "faults.sh", BLOCKS=scenario.shell("vm/blocks.sh"), PREPARE=fault.prepare, EVENT=fault.event,
+        AFTER=fault.after, NEEDS=fault.needs, TOLERATE=fault.tolerate, LATER=_LATER_S, TORTURE=int(fault.torture),
+        SECONDS=seconds, STAGED=staged, PRIVATE=shlex.join(private), WORK=shlex.join(work), DATA=DATA_DIR,
+    )  # fmt: skip
+
+
+_FIGURES = re.compile(r"^events: (\d+), passes: (\d+), deaths: (\d+)$", re.M)
+
+
+def judge(fault: Fault, said: steps.Said) -> Case:
+    """Read the result of a case."""
+    if said.status == "skip":
+        return Case(fault.name, "skipped", said.text.strip())
+    figures = _FIGURES.search(said.text)
+    events, passes, deaths = figures.groups() if figures else ("-", "-", "-")
+    wrong = re.findall(r"^not ok: (.*)$", said.text, re.M)
+    if said.status != "pass" and not wrong:
+        wrong.append(f"{said.status}: {proc.tail(said.text, 3)}")
+    wrong += [
+        text for text in steps.complaints(said.log)
+        if not (fault.expected and re.search(fault.expected, text))
+    ]  # fmt: skip
+    if figures and int(events) < fault.least:
+        wrong.append(f"{events} events, fewer than {fault.least}")
+    if figures and not int(passes) + int(deaths):
+        wrong.append("no reader finished a pass")
+    if not wrong and said.parked < _LEAST_PARKED:
+        wrong.append(f"only {said.parked} pages were deferred: lazy unmap flush was not at work")
+    return Case(
+        fault.name, "failed" if wrong else "passed", "\n".join(wrong), said.seconds,
+        f"{fault.name}, {fault.kernel}: {events} events, {passes} passes of a reader, {said.parked} pages deferred",
+    )  # fmt: skip
+
+
+def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: Path) -> Case:
+    """One case, in a guest of its own."""
+    one = workload.select(["mapped-read"])[0]
+    ready = workload.prepare(one, _DATA // 4 * machine.MIB, cache, {})
+    guest = machine.Machine(
+        memory=machine.parse_memory(fault.memory), cpus=fault.cpus,
+        append=("no_timer_check", *fault.append),
+    )  # fmt: skip
+    step = steps.Step(
+        fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S
+    )
+    said = steps.boot(
+        fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs
+    )[fault.name]
+    steps.keep(cache.logs / "faults", fault.name, said.whole())
+    return judge(fault, said)
+
+
+# --- power cuts ---------------------------------------------------------------
+
+_CUT_MEMORY = 128 * machine.MIB
+_CUT_DATA = 160 * machine.MIB
+_FILES = 3
+# Durable records of each file before the power is cut, at least; the cut follows within 3 s.
+_ENOUGH = 80
+_PATIENCE_S = 240
+
+
+def read_synced(text: str) -> dict[int, int]:
+    """The last record of each file that was reported as durable; torn lines are ignored."""
+    found: dict[int, int] = {}
+    for file, number in re.findall(r"^synced (\d+) (\d+)\n", text, re.M):
+        found[int(file)] = max(int(number), found.get(int(file), 0))
+    return found
+
+
+@dataclass
+class _Cut:
+    """Decide when to cut: ``delay`` seconds after enough records of all files are durable."""
+
+    stdout: Path
+    delay: float
+    done: bool = False
+    _ready: float = field(default=0.0)
+    _asked: float = field(default=0.0)
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._asked < 0.2 or not self.stdout.exists():
+            return False
+        self._asked = now
+        synced = read_synced(self.stdout.read_text(errors="replace"))
+        if not self._ready and len(synced) == _FILES and min(synced.values()) >= _ENOUGH:
+            self._ready = now
+        self.done = bool(self._ready) and now - self._ready >= self.delay
+        return self.done
+
+
+def _boot_disk(
+    kernel: build.Kernel, text: str, disk: Path, rundir: Path, cache: Cache,
+    cut: Callable[[], bool] | None = None,
+) -> machine.GuestResult:  # fmt: skip
+    rundir.mkdir()
+    guest = machine.Machine(
+        accel=machine.choose_accelerator("auto", kernel.image, cache).name, memory=_CUT_MEMORY,
+        append=("no_timer_check",),
+        qemu=(
+            "-drive", f"if=none,id=cut,file={disk},format=raw", "-device", "virtio-blk-pci,drive=cut",
+        ),
+    )  # fmt: skip
+    job = machine.Job(["/bin/sh", "-c", text])
+    times = steps.patience()
+    return machine.boot(
+        guest, kernel.image, job, rundir, cache=cache, timeout=_PATIENCE_S * times, cut=cut,
+        boot_timeout=machine.BOOT_TIMEOUT_S[guest.accel] * times,
+    )  # fmt: skip
+
+
+def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
+    """Cut the power while records are written; all durable records must survive."""
+    name = f"the power is cut: {kernel.name} ({number})"
+    started = time.monotonic()
+    wrong = []
+    ready = workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
+    assert ready.program is not None
+    with tempfile.TemporaryDirectory(prefix="cut-", dir=cache.folder("run")) as temp:
+        folder = Path(temp)
+        root = folder / "root"
+        root.mkdir()
+        proc.run([ready.program, "--make", root / "data", str(_CUT_DATA)], timeout=300)
+        disk = folder / "disk.ext4"
+        disks.make_ext4(disk, root, room=64 * machine.MIB)
+        shutil.rmtree(root)
+        read = f"{ready.program} --threads 2"
+        words = {"RECORDS": machine.guest_program("records", cache, GUEST), "READ": read}
+        # Vary the moment, in the same way for both kernels.
+        cut = _Cut(folder / "first/stdout", 0.37 * number % 3)
+        first = _boot_disk(kernel, scenario.shell("cut/write.sh", **words, FILES=_FILES), disk, folder / "first", cache, cut)
+        synced = read_synced(first.stdout)
+        records = sum(synced.values())
+        if not cut.done:
+            wrong.append(f"the guest ended before the cut: {proc.tail(first.stdout + first.stderr, 3)}")
+        wrong += re.findall(r"^(wrong: .*)$", first.stdout, re.M)
+        wrong += steps.complaints(first.console)
+        durable = " ".join(f"{file}:{number}" for file, number in sorted(synced.items()))
+        steps.keep(cache.logs / "faults", f"{name}-cut", f"{first.stdout}\n{first.console}")
+        if cut.done:
+            second = _boot_disk(kernel, scenario.shell("cut/look.sh", **words, SYNCED=durable), disk, folder / "second", cache)
+            said = second.stdout + second.stderr
+            if second.exit_code:
+                wrong.append(f"after the cut: exit code {second.exit_code}: {proc.tail(said, 5)}")
+            if "recovered" not in second.stdout:
+                wrong.append("the journal was not replayed: no write was in progress")
+            wrong += steps.complaints(second.console)
+            steps.keep(cache.logs / "faults", f"{name}-after", f"{said}\n{second.console}")
+    took = time.monotonic() - started
+    return Case(
+        name, "failed" if wrong else "passed", "\n".join(wrong), took, f"{name}: {records} durable records"
+    )
+
+
+# --- all of it ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernels(cache: Cache) -> dict[str, build.Kernel]:
+    """All kernels of this part."""
+    prereq.ensure([*prereq.VM, *prereq.FAULTS])
+    names = dict.fromkeys([*(fault.kernel for fault in FAULTS), "stock", "quell"])
+    return build.build_kernels(source.debian_source(cache), tuple(names), cache)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault(
+    fault: Fault, kernels: dict[str, build.Kernel], programs: dict[str, Path], cache: Cache, full: bool
+) -> None:
+    """Each event for _SHORT_S or longer; in the long form for _LONG_S."""
+    # A busy host does less work in a second.
+    seconds = _LONG_S if full else _SHORT_S * steps.patience()
+    settle(run_fault(fault, kernels[fault.kernel].image, seconds, cache, programs[PROGRAM].parent))
+
+
+@pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, 6))])
+@pytest.mark.parametrize("kernel", ["stock", "quell"])
+def test_power_cut(kernel: str, number: int, kernels: dict[str, build.Kernel], cache: Cache) -> None:
+    """One on each kernel; five in the long form."""
+    settle(power_cut(kernels[kernel], number, cache))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Mutation testing: a test must catch each mutation of the debug kernel (torture.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.cases import settle
+from checks.torture import ATTACKS, Bench, mutant_names
+
+pytestmark = pytest.mark.mutants
+
+
+def test_each_is_listed(debug_bench: Bench) -> None:
+    """The kernel has the mutations of its header."""
+    assert debug_bench.mutants() == mutant_names() != []
+
+
+@pytest.mark.parametrize("which", ATTACKS)
+def test_nothing_without_a_mutation(debug_bench: Bench, which: str) -> None:
+    """A find on the intact kernel would prove nothing."""
+    settle(debug_bench.no_mutant(which))
+
+
+@pytest.mark.parametrize("name", mutant_names())
+def test_mutant(debug_bench: Bench, name: str) -> None:
+    """A survivor is a failure."""
+    settle(debug_bench.mutant(name))

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Run common programs, with their own checks, under memory pressure.
+
+They run on stock and on Quell, in VMs so small that reclaim never rests. The host computes the
+expected results, or they follow from the program's own rules (balances that add up, checksums,
+fsck). A program that is not installed is skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sqlite3
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from checks import scenario, steps
+from checks.check_stress import LONG_ROUNDS, TOLERANCE, compare_rates
+from checks.cases import Case, settle
+from quell import build, debian, disks, machine, prereq, proc, source
+from quell.errors import QuellError
+from quell.frames import DATA_DIR
+from quell.paths import Cache, repo_root
+
+pytestmark = pytest.mark.programs
+
+KERNELS = ("stock", "quell")
+# If reclaim frees fewer pages, there was no memory pressure.
+_LEAST_STOLEN = 2000
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and its expected results.
+
+    ``prepare`` fills a folder of the host, which becomes the guest's current folder, and returns
+    the expected results. ``scenarios/programs/NAME.sh`` prints lines ``result NAME VALUE``, and
+    ``not ok WHY`` when a check fails. ``memory`` is the guest's, ``limit`` in seconds. ``room`` is the free space of the
+    disk, in MiB. ``before``, a script there, runs in the guest first, untimed. ``fetch`` gets a program that the
+    package manager must not install; QuellError if it is unavailable.
+    """
+
+    name: str
+    prepare: Callable[[Path, Cache], Mapping[str, str]]
+    memory: str
+    limit: int
+    needs: tuple[prereq.Prerequisite, ...] = ()
+    room: int = 64
+    before: str = ""
+    fetch: Callable[[Cache], object] | None = None
+
+
+_LENGTH = 2432
+
+
+def _value(number: int, factor: int) -> str:
+    """Text of ``_LENGTH`` characters that differs for each number and factor."""
+    return hashlib.sha256(f"{number} {factor}".encode()).hexdigest() * (_LENGTH // 64)
+
+
+# --- SQLite: a mapped database, read by two while a third writes ----------------------------------
+
+_ROWS = 25_000
+
+
+def _prepare_sqlite(folder: Path, _: Cache) -> dict[str, str]:
+    with closing(sqlite3.connect(folder / "db")) as db:
+        db.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, k INTEGER, v TEXT)")
+        db.executemany(
+            "INSERT INTO t VALUES (?, ?, ?)",
+            ((i, i * 48271 % 1000003, _value(i, 1)) for i in range(_ROWS)),
+        )
+        db.execute("CREATE INDEX tk ON t(k)")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.commit()
+    written = range(0, _ROWS, 3)
+    keys = sum(i * 48271 % 1000003 for i in range(_ROWS))
+    return {
+        "integrity": "ok",
+        "rows": f"{_ROWS}|{keys}|{_LENGTH * _ROWS - (_LENGTH - 5) * len(written)}",
+        "written": f"{len(written)}|{sum(k * 48271 % 1000003 for k in written)}",
+    }
+
+
+# --- Redis: a snapshot by fork() while everything is overwritten -----------------------------------
+
+_KEYS = 12_000
+
+
+def _prepare_redis(folder: Path, _: Cache) -> dict[str, str]:
+    def lines(name: str, text: Callable[[int], str], numbers: Sequence[int]) -> None:
+        with (folder / name).open("w", newline="") as file:
+            file.writelines(text(i) for i in numbers)
+
+    everything, some = range(_KEYS), range(0, _KEYS, 2)
+    lines("load", lambda i: f"SET key:{i} {_value(i, 1)}\r\n", everything)
+    lines("change", lambda i: f"SET key:{i} {_value(i, 2)}\r\n", some)
+    lines("get", lambda i: f"GET key:{i}\n", everything)
+    lines("snapshot", lambda i: f"{_value(i, 1)}\n", everything)
+    lines("now", lambda i: f"{_value(i, 1 + (i % 2 == 0))}\n", everything)
+    return {
+        word: hashlib.sha256((folder / word).read_bytes()).hexdigest() for word in ("snapshot", "now")
+    }
+
+
+# --- PostgreSQL: money is neither made nor lost ----------------------------------------------------
+
+_CLIENTS, _TRANSACTIONS, _SCALE = 4, 60, 2
+_INSTALLED = Path("/")
+
+
+def _postgres(cache: Cache) -> tuple[Path, Path]:
+    """A root folder that has PostgreSQL, and the folder of its newest programs below it.
+
+    If it is not installed it is fetched into the cache: installing it would start a server here.
+    """
+    pattern = "usr/lib/postgresql/*/bin/initdb"
+    root = _INSTALLED
+    if not any(root.glob(pattern)):
+        root = debian.fetch(["postgresql"], cache, ["PostgreSQL"])
+    found = sorted(root.glob(pattern), key=lambda path: int(path.parts[-3]))
+    if not found:
+        raise QuellError("Debian's package postgresql has no initdb")
+    return root, found[-1].parent.relative_to(root)
+
+
+def _prepare_postgres(folder: Path, cache: Cache) -> dict[str, str]:
+    root, programs = _postgres(cache)
+    (folder / "root").symlink_to(root)
+    (folder / "bin").symlink_to(f"/run/work/root/{programs}")
+    return {
+        "balances": "t|t|t", "history": str(_CLIENTS * _TRANSACTIONS),
+        "accounts": str(_SCALE * 100_000), "indexes": "3",
+    }  # fmt: skip
+
+
+# --- git: a repository of loose objects is packed ---------------------------------------------------
+
+_GIT = {
+    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_AUTHOR_NAME": "quell", "GIT_AUTHOR_EMAIL": "quell", "GIT_AUTHOR_DATE": "1700000000 +0000",
+    "GIT_COMMITTER_NAME": "quell", "GIT_COMMITTER_EMAIL": "quell",
+    "GIT_COMMITTER_DATE": "1700000000 +0000",
+}  # fmt: skip
+_COMMITS = 3
+
+
+def _prepare_git(folder: Path, cache: Cache) -> dict[str, str]:
+    repo = folder / "repo"
+    repo.mkdir()
+    tree = source.debian_source(cache).tree
+
+    def git(*args: str) -> str:
+        return proc.run(["git", *args], cwd=repo, env=_GIT, timeout=600).stdout.strip()
+
+    git("init", "-q")
+    for name in ("mm", "lib", "kernel"):
+        shutil.copytree(tree / name, repo / name, symlinks=True)
+    for commit in range(_COMMITS):
+        for number, path in enumerate(sorted(repo.glob("*/*.c"))):
+            if number % _COMMITS == commit:
+                path.write_text(f"{path.read_text()}/* {commit}: {_value(number, commit)} */\n")
+        git("add", "-A")
+        git("commit", "-q", "-m", f"commit {commit}")
+    head = git("rev-parse", "HEAD")
+    files = git("ls-files", "-s")
+    return {
+        "head": head, "files": hashlib.sha256(files.encode() + b"\n").hexdigest(), "status": "0",
+        "loose": "0",
+    }  # fmt: skip
+
+
+# --- gcc: the same objects as on the host, and a program that works --------------------------------
+
+# More would take minutes under emulation.
+_COMPILED = ("workloads/mapped-read", "workloads/fault", "workloads/zap", "workloads/spin-read")
+_FLAGS = "-O2 -Wall -I workloads -pthread"
+
+
+def _prepare_gcc(folder: Path, _: Cache) -> dict[str, str]:
+    """The compiler itself is on the disk: a big executable that is mapped."""
+    (folder / "bin").mkdir()
+    for tool in ("cc1", "as", "ld", "collect2"):
+        found = proc.run(["gcc", f"-print-prog-name={tool}"], timeout=30).stdout.strip()
+        path = found if "/" in found else prereq.which(found)
+        if path is None:
+            raise QuellError(f"gcc does not say where {tool} is")
+        shutil.copy(os.path.realpath(path), folder / "bin" / tool)
+    root = repo_root()
+    shutil.copytree(root / "workloads", folder / "workloads")
+    sources = [
+        str(path.relative_to(folder))
+        for name in _COMPILED for path in sorted((folder / name).glob("*.c"))
+    ]
+    (folder / "sources").write_text("".join(f"{name}\n" for name in sources))
+    expected = {}
+    with tempfile.TemporaryDirectory(prefix="quell-gcc-") as temp:
+        for name in sources:
+            out = Path(temp) / "out.o"
+            proc.run(["gcc", *_FLAGS.split(), "-c", "-o", out, name], cwd=folder, timeout=300)
+            expected[name] = hashlib.sha256(out.read_bytes()).hexdigest()
+    return expected
+
+
+def _needs(program: str, package: str) -> tuple[prereq.Prerequisite, ...]:
+    return (prereq.Prerequisite(program, package, "is tested under memory pressure"),)
+
+
+PROGRAMS = (
+    Program("sqlite", _prepare_sqlite, "96M", 400, _needs("sqlite3", "sqlite3")),
+    Program("redis", _prepare_redis, "128M", 400, _needs("redis-check-rdb", "redis-tools"), room=256),
+    Program("postgresql", _prepare_postgres, "112M", 500, room=256, before="postgresql-before.sh", fetch=_postgres),
+    Program("git", _prepare_git, "96M", 600, _needs("git", "git")),
+    Program("gcc", _prepare_gcc, "112M", 600, _needs("gcc", "gcc")),
+)
+_WORDS = {
+    "LENGTH": _LENGTH, "CLIENTS": _CLIENTS, "TRANSACTIONS": _TRANSACTIONS, "SCALE": _SCALE, "FLAGS": _FLAGS,
+}  # fmt: skip
+
+
+def script(program: Program) -> str:
+    """The guest's script of a program."""
+    return scenario.shell(f"programs/{program.name}.sh", **_WORDS)
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+_RESULT = re.compile(r"^result (\S+) (.*)$", re.M)
+_NOT_OK = re.compile(r"^not ok (.*)$", re.M)
+
+
+def problems(said: steps.Said, expected: Mapping[str, str]) -> list[str]:
+    """The errors of one run."""
+    found = dict(_RESULT.findall(said.text))
+    wrong = _NOT_OK.findall(said.text)
+    wrong += [
+        f"{name} is {found.get(name, 'missing')}, not {value}"
+        for name, value in expected.items() if found.get(name) != value
+    ]  # fmt: skip
+    if said.status != "pass":
+        wrong.append(f"{said.status}: {proc.tail(said.text, 3)}")
+    wrong += steps.complaints(said.log)
+    if not wrong and said.stolen < _LEAST_STOLEN:
+        wrong.append(f"reclaim freed only {said.stolen} pages: there was no memory pressure")
+    return wrong
+
+
+def judge(
+    name: str, runs: Mapping[str, Sequence[steps.Said]], expected: Mapping[str, str], accel: str
+) -> Case:
+    """The case of a program."""
+    wrong = {kernel: [text for said in runs[kernel] for text in problems(said, expected)] for kernel in KERNELS}
+    stock, quell = ([said.seconds for said in runs[kernel] if said.seconds] for kernel in KERNELS)
+    fast, change = compare_rates(
+        [1 / value for value in stock], [1 / value for value in quell], TOLERANCE[accel]
+    )
+    why = [f"on Quell: {text}" for text in wrong["quell"]]
+    # If stock fails as well, the check is wrong or the guest too small.
+    why += [f"on stock: {text}" for text in wrong["stock"]]
+    if not fast:
+        why.append(f"speed {change}")
+    figures = [f"{statistics.median(values):.1f} s" if values else "-" for values in (stock, quell)]
+    last = runs["quell"][-1]
+    said = (
+        f"{name}: stock {figures[0]}, Quell {figures[1]}, speed {change}, {last.stolen} pages reclaimed,"
+        f" {last.parked} deferred, {len(expected)} results"
+    )
+    return Case(name, "failed" if why else "passed", "\n".join(dict.fromkeys(why)), sum(quell), said)
+
+
+def _run_program(
+    program: Program, rounds: int, kernels: Mapping[str, build.Kernel], accel: str, cache: Cache
+) -> Case:
+    with tempfile.TemporaryDirectory(prefix="programs-", dir=cache.folder("run")) as temp:
+        root, disk = Path(temp) / "root", Path(temp) / "disk.ext4"
+        root.mkdir()
+        expected = program.prepare(root, cache)
+        disks.make_ext4(disk, root, room=program.room * machine.MIB)
+        shutil.rmtree(root)
+        guest = machine.Machine(
+            memory=machine.parse_memory(program.memory), append=("no_timer_check",)
+        )
+        before = scenario.shell(f"programs/{program.before}") if program.before else ""
+        step = steps.Step(
+            program.name, script(program), program.limit,
+            f"cd {DATA_DIR}\n{before}\necho 3 > /proc/sys/vm/drop_caches",
+        )  # fmt: skip
+        runs: dict[str, list[steps.Said]] = {kernel: [] for kernel in KERNELS}
+        for number in range(rounds):
+            for kernel in KERNELS:
+                image = kernels[kernel].image
+                said = steps.boot(kernel, image, guest, [step], cache, data=disk)[program.name]
+                name = f"{program.name}.{kernel}.{number}"
+                steps.keep(cache.logs / "programs", name, said.whole())
+                runs[kernel].append(said)
+        return judge(program.name, runs, expected, accel)
+
+
+@pytest.fixture(scope="module")
+def kernels(cache: Cache) -> dict[str, build.Kernel]:
+    """Both kernels."""
+    prereq.ensure(prereq.VM)
+    return build.build_kernels(source.debian_source(cache), KERNELS, cache)
+
+
+def get(program: Program, cache: Cache) -> None:
+    """Skip the test of a program that cannot be installed or fetched."""
+    try:
+        prereq.ensure(program.needs)
+        if program.fetch:
+            program.fetch(cache)
+    except QuellError as error:
+        pytest.skip(error.message)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program(program: Program, kernels: dict[str, build.Kernel], cache: Cache, full: bool) -> None:
+    """Run a program on both kernels in turn; three times in the long form, to compare the speed."""
+    get(program, cache)
+    accel = machine.choose_accelerator("auto", kernels["stock"].image, cache).name
+    settle(_run_program(program, LONG_ROUNDS if full else 1, kernels, accel, cache))

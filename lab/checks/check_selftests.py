@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Run Linux's own selftests on stock and on Quell: every single result must be the same.
+
+They are built from the kernels' source. The VM runs one test at a time, each in its own
+process group with its own time limit. A test that fails or is skipped on both kernels
+says nothing about Quell and is only listed. If results differ, both kernels run the test again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from checks import scenario, steps
+from checks.cases import Case, Results
+from quell import build, disks, machine, prereq, proc, source, toolchain, ui
+from quell.errors import QuellError
+from quell.frames import DATA_DIR
+from quell.paths import Cache, atomic_dir
+
+pytestmark = pytest.mark.selftests
+
+KERNELS = ("stock", "quell")
+# Suffix of kernels that are KVM hosts themselves, for the tests of KVM.
+_KVM_KERNEL = "-kvm"
+# Raise it when images that an older lab built can no longer be used.
+_FORMAT = 2
+# Two nodes, for page migration; half a gigabyte may go to huge pages.
+_NODE = 768 * machine.MIB
+_SWAP_KB = 131072
+# The kernel's timer check panics if the host stalls the guest's CPU.
+_APPEND = (f"brd.rd_size={_SWAP_KB}", "no_timer_check")
+# Tests per boot: a hang of the whole guest is noticed only when all of them are overdue.
+_GROUP = 12
+# Runs of a test that differs, the first included, and of one that still differs after these. A test
+# that fails on stock in one of three runs too often passes three times on stock and fails twice on Quell.
+_ROUNDS = 3
+_MOST_ROUNDS = 9
+_CLEAN = "the kernel's log is clean"
+# Stock with the folio sizes that Quell chooses from, for each fault that they fit. The parameter
+# leaves PMD-sized pages alone.
+LARGE = "stock-large"
+LARGE_APPEND = ("thp_anon=16K-64K:always;2M:inherit",)
+
+
+class Selftest(scenario.Row, frozen=True):
+    """One run of a program.
+
+    ``command`` is for the shell, in the folder of the programs of ``suite``. ``limit`` is in
+    seconds, ``huge`` the initial number of huge pages, ``cpus`` the guest's. ``before`` is shell that
+    runs first. ``hopeless`` is the reason if the test is never run.
+    """
+
+    suite: str = ""
+    command: str = ""
+    limit: int = 90
+    huge: int = 0
+    cpus: int = 2
+    before: str = ""
+    hopeless: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in the tables."""
+        return f"{self.suite}/{self.command}"
+
+    @property
+    def program(self) -> str:
+        """Its executable file."""
+        return self.command.split()[0]
+
+
+class _Suite(scenario.Row, frozen=True):
+    name: str
+    tests: tuple[str | Selftest, ...]
+    targets: tuple[str, ...] = ()
+
+
+class _Table(scenario.Row, frozen=True):
+    suite: tuple[_Suite, ...]
+
+
+_TABLE = scenario.table("selftests.toml", _Table)
+_SUITES = {suite.name: suite.targets for suite in _TABLE.suite}
+TESTS = tuple(
+    Selftest(suite.name, test) if isinstance(test, str) else msgspec.structs.replace(test, suite=suite.name)
+    for suite in _TABLE.suite for test in suite.tests
+)  # fmt: skip
+# Programs that other tests start.
+_HELPERS = {"write_to_hugetlbfs", "wait_inotify", "va_high_addr_switch", "hmm-tests"}
+# Folders beside tools/testing that a suite's Makefile and sources use.
+_BESIDE = ("build", "include", "arch", "lib")
+
+
+# --- building -----------------------------------------------------------------
+
+
+def _make(folder: Path, output: Path, src: Path, headers: Path, targets: Sequence[str]) -> list[str]:
+    """make's command line for one suite."""
+    return [
+        *build.clean_env(), "make", "-C", str(folder), f"OUTPUT={output}", f"top_srcdir={src}",
+        f"KHDR_INCLUDES=-isystem {headers}", "ARCH=x86_64", "LLVM=", "CROSS_COMPILE=",
+        # The lab's kernels run no 32-bit programs. 6.12's khugepaged.c uses KSFT_SKIP without the
+        # header that defines it.
+        "CAN_BUILD_I386=0", "EXTRA_CFLAGS=-DKSFT_SKIP=4",
+        *(str(output / target) for target in targets),
+    ]  # fmt: skip
+
+
+def _build(kernel_source: source.Source, cache: Cache) -> Path:
+    """A disk image with all programs, one folder a suite; it is made once and kept."""
+    prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.SELFTESTS])
+    recipe = _make(Path(), Path(), Path(), Path(), ())
+    facts = [_FORMAT, kernel_source.key, toolchain.version("gcc"), recipe, _SUITES]
+    key = f"selftests-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+    image = cache.data / key / "image.ext4"
+    if image.exists():
+        return image
+    with cache.lock(key):
+        if image.exists():
+            return image
+        log = cache.logs / "build-selftests.log"
+        log.unlink(missing_ok=True)
+        with (
+            atomic_dir(cache.data / key) as temp,
+            ui.progress("building selftests", len(_SUITES)) as bar,
+        ):
+            _compile(kernel_source, temp, log, bar.advance)
+            disks.make_ext4(temp / "image.ext4", temp / "root")
+            shutil.rmtree(temp / "work")
+    return image
+
+
+def _compile(
+    kernel_source: source.Source, temp: Path, log: Path, advance: Callable[[], None]
+) -> None:
+    """Compile into ``temp``/root, in a copy of the sources: the suites' Makefiles write to them."""
+    src, work = kernel_source.tree, temp / "work"
+    copy = work / "src/tools/testing/selftests"
+    shutil.copytree(src / "tools/testing/selftests", copy, symlinks=True)
+    for name in _BESIDE:
+        (work / "src/tools" / name).symlink_to(src / "tools" / name)
+    (work / "src/mm").mkdir()
+    shutil.copy(src / "mm/gup_test.h", work / "src/mm")
+    headers = work / "headers"
+    headers.mkdir()
+    make = [*build.clean_env(), "make", "-s", "-C", str(src), f"O={headers}", "ARCH=x86", "headers"]
+    _run_make(make, "the kernel's headers", log)
+    for suite, targets in _SUITES.items():
+        output = temp / "root" / suite
+        output.mkdir(parents=True)
+        _run_make(
+            _make(copy / suite, output, src, headers / "usr/include", targets),
+            f"the kernel's selftests in {suite}", log,
+        )  # fmt: skip
+        for script in (copy / suite).glob("*.sh"):
+            shutil.copy(script, output)
+        for left in output.rglob("*.[od]"):
+            left.unlink()
+        advance()
+
+
+def _run_make(argv: Sequence[str], what: str, log: Path) -> None:
+    made = proc.run(argv, log=log, check=False, timeout=1800)
+    if made.returncode != 0:
+        lines = build.error_lines(made.stdout)
+        raise QuellError(
+            f"building {what} failed", detail="\n".join(lines) or proc.tail(made.stdout), log=log
+        )
+
+
+# --- output of the guests -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a test on a kernel.
+
+    ``status`` is pass, skip, fail, timeout, crash (the guest's kernel died), hang (the test could
+    not be killed) or signal N. ``results`` are the single results by name: ok, not ok, skip or
+    xfail. ``text`` is the output.
+    """
+
+    status: str
+    results: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+    def whole(self) -> bool:
+        """True if the test finished, so that no result is missing."""
+        return self.status in ("pass", "skip", "fail")
+
+    def says_nothing(self) -> bool:
+        """True if nothing was tested: the test or all its results were skipped."""
+        return self.status == "skip" or (
+            self.status == "pass" and set(self.results.values()) == {"skip"}
+        )
+
+    def summary(self) -> str:
+        """For a table: ``fail 10/1/2`` are 10 results ok, 1 not, 2 skipped."""
+        count = Counter(self.results.values())
+        if not count:
+            return self.status
+        skipped = count["skip"] + count["xfail"]
+        return f"{self.status} {count['ok']}/{count['not ok']}/{skipped}"
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_KTAP = re.compile(r"^[#\s]*(not )?ok \d+\b *(?:- )?(.*?)(?: *# *(SKIP|TODO|XFAIL)\b(.*))?$", re.M)
+# uffd-unit-tests and khugepaged have output formats of their own.
+_UFFD = re.compile(r"^Testing (.+?)\.\.\. (done|skipped|failed)", re.M)
+_UFFD_WORDS = {"done": "ok", "skipped": "skip", "failed": "not ok"}
+_KHUGEPAGED = re.compile(r"^Run test: (.+)$", re.M)
+_STEP = re.compile(r"\.{3,} (OK|Fail|Skip)\b")
+_HEX = re.compile(r"\b0x[0-9a-f]+\b|\b[0-9a-f]{9,16}\b")
+
+
+def _steps(text: str) -> str:
+    """The worst of khugepaged's steps in a text."""
+    words = set(_STEP.findall(text))
+    return "not ok" if "Fail" in words else "ok" if "OK" in words else "skip"
+
+
+def read_results(text: str) -> dict[str, str]:
+    """The single results in a test's output, by name; repeated names are numbered.
+
+    Addresses in names are left out, because they differ between runs.
+    """
+    text = _COLOUR.sub("", text).replace("\r", "")
+    found = []
+    for bad, name, directive, why in _KTAP.findall(text):
+        word = "not ok" if bad else {"SKIP": "skip", "XFAIL": "xfail"}.get(directive, "ok")
+        found.append((name or why.strip(" -") or "unnamed", word))
+    found += [(name, _UFFD_WORDS[word]) for name, word in _UFFD.findall(text)]
+    parts = _KHUGEPAGED.split(text)
+    found += [(name, _steps(said)) for name, said in zip(parts[1::2], parts[2::2], strict=True)]
+    results: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for name, word in found:
+        name = _HEX.sub("ADDRESS", name.strip())
+        seen[name] += 1
+        results[name if seen[name] == 1 else f"{name} ({seen[name]})"] = word
+    return results
+
+
+def read_outcome(said: steps.Said) -> Outcome:
+    """The outcome of a test that ran as a step."""
+    results = read_results(said.text)
+    if steps.complaints(said.log) and said.status != "hang":
+        results[_CLEAN] = "not ok"
+    return Outcome(said.status, results, f"{said.text}\n--- kernel log\n{said.log}")
+
+
+# --- comparing ----------------------------------------------------------------
+
+Round = tuple[Outcome, Outcome]
+# One occurrence is enough.
+_GRAVE = ("crash", "hang")
+
+
+def _values(outcome: Outcome) -> dict[str, str]:
+    return {"as a whole": outcome.status, **outcome.results}
+
+
+def differences(stock: Outcome, quell: Outcome) -> dict[str, tuple[str, str]]:
+    """Results that differ: by name, (stock's, Quell's).
+
+    A result that one kernel lacks is a difference, unless a test was cut short.
+    """
+    left, right = _values(stock), _values(quell)
+    whole = stock.whole() and quell.whole()
+    return {
+        name: (left.get(name, "missing"), right.get(name, "missing"))
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name) and (whole or (name in left and name in right))
+    }
+
+
+def judge(rounds: Sequence[Round]) -> dict[str, tuple[str, str]]:
+    """The differences that count after some rounds: by name, (stock's, Quell's), one per round.
+
+    A difference in at most half of the rounds is chance. So is a result that stock has at
+    least a third as often. A crash, hang or complaint on Quell alone counts at once.
+    """
+    found = [differences(*each) for each in rounds]
+    result = {}
+    for name in dict.fromkeys(name for each in found for name in each):
+        stock, quell = (
+            [_values(each[side]).get(name, "missing") for each in rounds] for side in (0, 1)
+        )
+        often = 2 * sum(name in each for each in found) > len(rounds)
+        grave = name == _CLEAN or set(quell) & set(_GRAVE)
+        usual = all(3 * stock.count(value) >= quell.count(value) for value in quell)
+        if (often and not usual) or (grave and not set(quell) <= set(stock)):
+            result[name] = (", ".join(stock), ", ".join(quell))
+    return result
+
+
+def as_large(rounds: Sequence[Round], large: Sequence[Outcome]) -> list[str]:
+    """The differences that count, if stock with large folios has the same results as Quell."""
+    found = [_values(outcome) for outcome in large if outcome.whole() and not outcome.says_nothing()]
+    result = []
+    for name in judge(rounds):
+        stock, quell = ({_values(each[side]).get(name, "missing") for each in rounds} for side in (0, 1))
+        new = quell - stock
+        often = all(2 * sum(one.get(name) == value for one in found) > len(large) for value in new)
+        if name != _CLEAN and not new & {*_GRAVE, "missing"} and often:
+            result.append(name)
+    return result
+
+
+def _verdict(rounds: Sequence[Round], large: Sequence[Outcome]) -> str:
+    """The last column of a test's row."""
+    if different := judge(rounds):
+        if len(as_large(rounds, large)) == len(different):
+            return f"as stock with large folios, in {len(rounds)} runs"
+        return f"DIFFERENT in {len(rounds)} runs" if len(rounds) > 1 else "DIFFERENT"
+    if len(rounds) > 1:
+        return f"same (flaky: run {len(rounds)} times)"
+    stock = rounds[0][0]
+    if stock.says_nothing():
+        return "same: skipped"
+    return "same" if stock.status == "pass" else f"same: {stock.status} on both"
+
+
+def report(
+    tests: Sequence[Selftest],
+    rounds: Mapping[str, Sequence[Round]],
+    large: Mapping[str, Sequence[Outcome]] | None = None,
+) -> list[Case]:
+    """A case for each test, with its row of the table and the differences.
+
+    ``large``: outcomes on stock with large folios. A difference that these explain makes the
+    case skipped, not failed.
+    """
+    return [_case(test, rounds.get(test.name, ()), (large or {}).get(test.name, ())) for test in tests]
+
+
+def _case(test: Selftest, runs: Sequence[Round], large: Sequence[Outcome]) -> Case:
+    if test.hopeless:
+        return Case(test.name, "skipped", test.hopeless)
+    stock, quell = runs[0]
+    different = judge(runs)
+    names = {*_values(stock), *_values(quell)}
+    lines = [
+        f"{test.name:<42} {stock.summary():<22} {quell.summary():<22} {_verdict(runs, large)},"
+        f" {len(names - different.keys())} of {len(names)} results the same"
+    ]
+    found = [f"{name}: stock {left}; Quell {right}" for name, (left, right) in different.items()]
+    if different and len(as_large(runs, large)) == len(different):
+        status, why = "skipped", "as stock with large folios: " + "; ".join(found)
+    elif different:
+        status, why = "failed", "\n".join(found)
+    elif stock.says_nothing() or (stock.status != "pass" and "ok" not in stock.results.values()):
+        status, why = "skipped", f"{stock.status} on stock too"
+    else:
+        status, why = "passed", ""
+    lines += [f"  {text}" for text in found]
+    if len(runs) > 1:
+        lines += [
+            f"  rerun: {name}: stock {left}; Quell {right} in run {number}"
+            for number, each in enumerate(runs, 1)
+            for name, (left, right) in differences(*each).items()
+            if name not in different
+        ]
+    return Case(test.name, status, why, said="\n".join(lines))
+
+
+# --- running ------------------------------------------------------------------
+
+# One swap device for all tests of a guest.
+_SETUP = "mkswap /dev/ram0 >/dev/null && swapon /dev/ram0"
+
+
+def step_of(test: Selftest) -> steps.Step:
+    """``test`` for the guest's shell."""
+    # on-fault-limit needs an unprivileged user, with a limit for mlock().
+    nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups "
+    command = f"{nobody if test.program == 'on-fault-limit' else ''}./{test.command}"
+    if test.suite != "proc":
+        # Otherwise a killed program's buffered output is lost. Not for suite proc: its tests
+        # check their own mappings.
+        command = f"stdbuf -oL {command}"
+    before = (
+        "sync; echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory;"
+        f" cd {DATA_DIR}/{test.suite}; echo 0 > /proc/sys/vm/overcommit_memory;"
+        f" echo {test.huge} > /proc/sys/vm/nr_hugepages; {test.before}"
+    )
+    return steps.Step(test.name, command, test.limit, before)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Kernels and disk for a group of tests."""
+
+    images: Mapping[str, Path]
+    disk: Path
+    cache: Cache
+
+    def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
+        """Run ``tests`` in one guest until it ends."""
+        more = LARGE_APPEND if kernel == LARGE else ()
+        guest = machine.Machine(
+            cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more
+        )
+        image = self.images[f"{kernel}{_KVM_KERNEL}" if tests[0].suite == "kvm" else kernel]
+        found = steps.boot(
+            kernel, image, guest, [step_of(test) for test in tests], self.cache,
+            setup=_SETUP, data=self.disk,
+        )  # fmt: skip
+        return {name: read_outcome(said) for name, said in found.items()}
+
+    def run(self, kernel: str, tests: Sequence[Selftest], number: int = 1) -> dict[str, Outcome]:
+        """Run all of ``tests``; continue in a new guest after one that killed its guest."""
+        outcomes = steps.run_all(tests, partial(self.boot, kernel))
+        for name, outcome in outcomes.items():
+            steps.keep(
+                self.cache.logs / "selftests" / kernel, f"{name}.{number}" if number > 1 else name,
+                f"{outcome.status}\n{outcome.text}",
+            )  # fmt: skip
+        return outcomes
+
+
+def _unknown(folder: Path) -> list[str]:
+    """Built programs that are missing from TESTS."""
+    known = {f"{test.suite}/{test.program}" for test in TESTS}
+    found = {path: str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return sorted(
+        name
+        for path, name in found.items()
+        if path.is_file() and path.suffix == "" and path.name not in _HELPERS and name not in known
+    )
+
+
+def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:
+    """``tests`` in order, in groups that share a guest: up to ``_GROUP`` of the same kind."""
+
+    def kind(test: Selftest) -> tuple[int, bool]:
+        return test.cpus, test.suite == "kvm"
+
+    result: list[list[Selftest]] = []
+    for test in tests:
+        if not result or len(result[-1]) == _GROUP or kind(result[-1][0]) != kind(test):
+            result.append([])
+        result[-1].append(test)
+    return result
+
+
+def compare_all(
+    tests: Sequence[Selftest], run_on: Callable[[str, Sequence[Selftest], int], dict[str, Outcome]]
+) -> tuple[dict[str, list[Round]], dict[str, list[Outcome]]]:
+    """Run ``tests`` on both kernels in turn, and again if they differ.
+
+    Returns the rounds of each test; for those that still differ also the outcomes on stock
+    with large folios.
+    """
+    rounds: dict[str, list[Round]] = {}
+    large: dict[str, list[Outcome]] = {}
+    wanted = [test for test in tests if not test.hopeless]
+
+    def one(group: Sequence[Selftest], number: int) -> None:
+        stock, quell = (run_on(kernel, group, number) for kernel in KERNELS)
+        for test in group:
+            rounds.setdefault(test.name, []).append((stock[test.name], quell[test.name]))
+
+    with ui.progress("selftests", len(wanted)) as bar:
+        for group in groups(wanted):
+            one(group, 1)
+            bar.advance(len(group))
+    again = [test for test in wanted if differences(*rounds[test.name][0])]
+    if again:
+        ui.note(f"not the same: {', '.join(test.name for test in again)}; running them again")
+    for number in range(2, _MOST_ROUNDS + 1):
+        if number == _ROUNDS + 1:
+            again = [test for test in again if judge(rounds[test.name])]
+        for group in groups(again):
+            one(group, number)
+    for number in range(1, _ROUNDS + 1):
+        for group in groups([test for test in again if judge(rounds[test.name])]):
+            for name, outcome in run_on(LARGE, group, number).items():
+                large.setdefault(name, []).append(outcome)
+    return rounds, large
+
+
+def test_selftests(results: Results, cache: Cache) -> None:
+    """Build, run on both kernels, compare."""
+    kernel_source = source.debian_source(cache)
+    wanted = [*KERNELS, *(f"{name}{_KVM_KERNEL}" for name in KERNELS)]
+    kernels = build.build_kernels(kernel_source, wanted, cache)
+    disk = _build(kernel_source, cache)
+    logs = cache.logs / "selftests"
+    shutil.rmtree(logs, ignore_errors=True)
+    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
+    images = {name: kernel.image for name, kernel in kernels.items()}
+    large = {LARGE: images["stock"], f"{LARGE}{_KVM_KERNEL}": images[f"stock{_KVM_KERNEL}"]}
+    bench = _Bench({**images, **large}, disk, cache)
+    results.add(*report(TESTS, *compare_all(TESTS, bench.run)))
+    for name in _unknown(disk.parent / "root"):
+        results.skip(name, "not in the list")
+    ui.note(f"output of the tests: {logs}")

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""VM tests: boot the Quell kernel, run its own selftests, check data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks import benches, scenario, tap
+from checks.compiled import SELFTESTS
+from checks.benches import BRD, Bench, Run, mounted
+from checks.cases import Results
+from quell import build, counters, machine, prereq, source, tree, workload
+from quell.frames import DATA_DIR
+from quell.paths import Cache, repo_root
+
+pytestmark = pytest.mark.vm
+
+# Shootdowns in the long form; after each one other CPUs look for a stale translation.
+_FULL_ROUNDS = 10**7
+_CLASSIC = "classic LRU"
+_FIRST, *_NEWER = source.VERSIONS
+
+
+@pytest.fixture(scope="module")
+def bench(request: pytest.FixtureRequest, cache: Cache, full: bool) -> Bench:
+    """The Quell kernel of a version of Linux. MGLRU is on, except with "classic LRU"."""
+    prereq.ensure((*prereq.VM, *prereq.FILE_SYSTEMS))
+    linux = _FIRST if request.param == _CLASSIC else request.param
+    # The quick form needs ext4 only on newer versions.
+    name = "quell" + build.EXT4 * (linux != _FIRST and not full)
+    kernel = build.build_kernels(source.debian_source(cache, linux), (name,), cache)[name]
+    return Bench(kernel.image, cache, (machine.CLASSIC_LRU,) if request.param == _CLASSIC else ())
+
+
+_only_first = pytest.mark.parametrize("bench", [_FIRST], indirect=True)
+_on_each = pytest.mark.parametrize(
+    "bench", [_FIRST, *(pytest.param(linux, marks=pytest.mark.full) for linux in _NEWER)], indirect=True
+)
+
+
+def _selftests() -> list[Any]:
+    """Each run on the first version; on newer ones and with the classic LRU lists most with --full only."""
+    runs = benches.runs()
+    found = [pytest.param(_FIRST, run) for run in runs]
+    found += [
+        pytest.param(linux, run, marks=() if run.newer else pytest.mark.full) for linux in _NEWER for run in runs
+    ]
+    return found + [pytest.param(_CLASSIC, run, marks=pytest.mark.full) for run in runs if not run.special]
+
+
+@pytest.mark.parametrize(("bench", "run"), _selftests(), indirect=["bench"], ids=lambda value: getattr(value, "title", lambda: None)())
+def test_selftest(bench: Bench, run: Run, results: Results, programs: dict[str, Path], disk: Path) -> None:
+    """Quell's selftests."""
+    bench.selftest(results, run, programs[run.program], disk)
+
+
+@_on_each
+@pytest.mark.parametrize(("append", "parks"), [((), True), (("quell=off",), False)], ids=["on", "off"])
+def test_mapped_read(
+    bench: Bench, append: tuple[str, ...], parks: bool, results: Results, cache: Cache
+) -> None:
+    """The workload checks every page that it reads; lazy unmap flush must defer pages meanwhile."""
+    memory = "128M"
+    one = workload.select(["mapped-read"])[0]
+    ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
+    guest = bench.guest(
+        results, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=append
+    )
+    results.check(guest.exit_code == 0, f"mapped-read in {memory} reads right data", guest.stderr)
+    parked = counters.sample(guest.frames).extras["luf_park"] if guest.frames else -1
+    results.check(parked > 1000 if parks else parked == 0, f"luf_park rose by {parked}")
+
+
+@_on_each
+@pytest.mark.parametrize(
+    ("script", "memory", "append"),
+    [
+        ("hotplug", "640M", "movablecore=384M"),
+        ("cgroup-v1", "256M", "systemd.unified_cgroup_hierarchy=0"),
+    ],
+)
+def test_surroundings(
+    bench: Bench, script: str, memory: str, append: str, results: Results, cache: Cache
+) -> None:
+    """mapped-read's program, which checks all its data, with memory hotplug and a version 1 cgroup."""
+    one = workload.select(["mapped-read"])[0]
+    # More data than the largest of these guests can cache with every block online: reclaim is needed
+    # even if all blocks are online most of the time.
+    ready = workload.prepare(one, machine.parse_memory("160M"), cache, {})
+    text = scenario.shell(f"vm/{script}.sh", BLOCKS=scenario.shell("vm/blocks.sh"), WORK=shlex.join(ready.argv))
+    guest = bench.guest(results, text, data=ready.data, stage=ready.programs, memory=memory, append=[append])
+    # Lenient: a version 1 cgroup reports no peak.
+    parked = int(counters.sample(guest.frames, lenient=True).extras["luf_park"]) if guest.frames else -1
+    results.check(guest.exit_code == 0 and parked > 1000, script, f"luf_park rose by {parked}\n{guest.stderr}")
+
+
+_ALL = {
+    "unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order", "writeout_batch",
+    "gather_range",
+}  # fmt: skip
+
+
+@_on_each
+@pytest.mark.parametrize(
+    ("param", "on"),
+    [
+        ("quell=off", {"unmap_batch", "concurrent", "zap_batch"}),
+        ("quell=luf", {"unmap_batch", "concurrent", "zap_batch", "luf"}),
+        ("quell=off,-zap_batch", {"unmap_batch", "concurrent"}),
+        ("quell=on,luff", _ALL),
+        # A typing error leaves the default, CONFIG_QUELL_DEFAULT_ON.
+        ("quell=luff", _ALL),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_boot_parameter(bench: Bench, param: str, on: set[str], results: Results) -> None:
+    """The boot parameter switches mechanisms."""
+    script = "grep . /sys/kernel/mm/quell/*/enabled; dmesg | grep 'quell=' | grep -v Command || :"
+    guest = bench.guest(results, script, append=[param])
+    found = set(re.findall(r"quell/(\w+)/enabled:1", guest.stdout))
+    results.check(found == on, f"{param} switches on {sorted(on)}", f"it is {sorted(found)}")
+    if "luff" in param:
+        said = guest.stdout + guest.console
+        results.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
+
+
+_ATOMIC_WRITE = "make f2fs; $T $M 1 'after an atomic'"
+
+
+@_on_each
+@pytest.mark.parametrize(
+    ("least", "make"),
+    [
+        pytest.param(
+            1, "make_btrfs space_cache=v1; head -c 64M /dev/zero > $M/file; sync", id="btrfs: its free space cache"
+        ),
+        pytest.param(
+            1,
+            "make_btrfs nospace_cache; head -c 1M /dev/zero > $M/file;"
+            " btrfs balance start --full-balance $M >/dev/null",
+            id="btrfs: the files that it relocates by",
+        ),
+        pytest.param(2, _ATOMIC_WRITE, id="f2fs: both files of an atomic write"),
+        pytest.param(
+            1,
+            "make ext4; head -c 4M /dev/zero > $M/swap; chmod 600 $M/swap; mkswap $M/swap; sync;"
+            " swapon $M/swap && swapoff $M/swap",
+            id="swapon: the file",
+        ),
+    ],
+)
+def test_excluded(bench: Bench, least: int, make: str, results: Results, programs: dict[str, Path]) -> None:
+    """luf_exclude() is called for files whose pages no selftest can check."""
+    script = mounted(programs["luf_stale"], scenario.shell("vm/exclude.sh", MAKE=make))
+    guest = bench.guest(results, script, memory="1G")
+    files = guest.stdout.splitlines()
+    good = guest.exit_code == 0 and len(files) >= least
+    results.check(good, "files are excluded", f"{len(files)} files: {files}\n{guest.stderr}")
+
+
+_TRACEPOINT = re.compile(r"^TRACE_EVENT\((\w+),", re.M)
+
+
+@_on_each
+def test_tracepoints(bench: Bench, results: Results, programs: dict[str, Path], disk: Path) -> None:
+    """Every tracepoint of Quell fires while its mechanism is at work."""
+    headers = (tree.kernel_dir() / "files/include/trace/events").glob("*.h")
+    names = sorted(name for header in headers for name in _TRACEPOINT.findall(header.read_text()))
+    script = scenario.shell(
+        "vm/tracepoints.sh", EXCLUDE=mounted(programs["luf_stale"], _ATOMIC_WRITE), EVENTS=" ".join(names),
+        LUF=programs["luf_stale"], DATA=DATA_DIR, EARLY=programs["early_ack"], WRITEOUT=programs["writeout_batch"],
+    )  # fmt: skip
+    guest = bench.guest(results, script, data=disk, cpus=3, memory="1G", append=[BRD])
+    counts = dict(line.split() for line in guest.stdout.splitlines() if len(line.split()) == 2)
+    silent = [name for name in names if int(counts.get(name, "0")) == 0]
+    results.check(
+        bool(names) and not silent, "every tracepoint fires",
+        f"not seen: {' '.join(silent)}\n{guest.stdout}{guest.stderr}",
+    )  # fmt: skip
+
+
+# The share of the interrupts in /proc/interrupts by which the counts may differ.
+_TOP_TOLERANCE = 0.15
+
+
+@_on_each
+def test_top(bench: Bench, results: Results, cache: Cache) -> None:
+    """``top`` finds the initiators, and as many interrupts as arrive, in all its forms; nothing stays."""
+    works = workload.select(["dontneed-touch", "dontneed-parallel"])
+    touch, threads = (workload.prepare(one, machine.parse_memory("512M"), cache, {}) for one in works)
+    script = scenario.shell(
+        "vm/top.sh", LAB=shlex.quote(str(repo_root() / "lab")), PYTHON=sys.executable,
+        TOUCH=shlex.join([touch.argv[0], "--iterations", "500"]),
+        THREADS=shlex.join([threads.argv[0], "--calls", "100000000"]),
+    )  # fmt: skip
+    guest = bench.guest(results, script, stage=[*touch.programs, *threads.programs])
+    parts = re.split(r"^end (\d+)\n", guest.stdout, flags=re.M)
+    if parts[1::2] != ["0", "0", "0", "0", "127"]:
+        results.check(False, "top in a guest", guest.stdout + guest.stderr)
+        return
+    whole, process, folded, events, _, left = parts[::2]
+    _top_counts(results, "top", json.loads(whole), "dontneed-touch")
+    _top_counts(results, "top with single events", json.loads(events), "dontneed-parall")
+    rows = json.loads(process)["processes"]
+    good = len(rows) == 1 and rows[0]["comm"] == "dontneed-parall" and len(rows[0]["threads"]) > 1
+    results.check(good, "top --pid shows that process and its threads", process)
+    lines = folded.splitlines()
+    good = all(re.fullmatch(r"dontneed-parall;(\S+;)*native_flush_tlb_multi \d+", line) for line in lines)
+    results.check(good and "sys_madvise;" in folded, "top --folded prints its stacks", folded)
+    results.check(left == "left: 0\n", "top leaves nothing in tracefs", left)
+
+
+def _top_counts(results: Results, what: str, found: Mapping[str, Any], initiator: str) -> None:
+    """As many interrupts by target and by cause as in /proc/interrupts; the cause is madvise()."""
+    received = found["interrupts"]
+    by_process = sum(row["interrupts"] for row in found["receivers"]["processes"])
+    sent = sum(row["interrupts"] for row in found["causes"])
+    detail = f"{received} in /proc/interrupts, {by_process} by process, {sent} sent: {found}"
+    results.check(received > 100, f"{what} saw {initiator} at work", detail)
+    for name, count in (("were received", by_process), ("were sent", sent)):
+        good = abs(count - received) <= _TOP_TOLERANCE * received
+        results.check(good, f"{what} counts as many as /proc/interrupts {name}", detail)
+    # Beside top itself, whose own munmap() interrupts CPUs that it has left.
+    work = [row for row in found["processes"] if row["comm"] == initiator]
+    main = max(work, key=lambda row: int(row["shootdowns"]), default=None)
+    cause = next(iter(main["causes"]), "") if main else ""
+    results.check(cause.startswith("madvise"), f"{what} tells that madvise() is the cause", detail)
+
+
+@_only_first
+@pytest.mark.full
+@pytest.mark.parametrize("cpus", [2, 4])
+def test_many_shootdowns(bench: Bench, cpus: int, results: Results, programs: dict[str, Path]) -> None:
+    """early_ack for hours."""
+    # Spinning on more CPUs than the host has stalls the others.
+    rounds = _FULL_ROUNDS if cpus <= (os.cpu_count() or 1) else _FULL_ROUNDS // 1000
+    words = [str(programs["early_ack"]), str(rounds)]
+    tap.count(results, bench.guest(results, words, cpus=cpus, timeout=8 * 3600))

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Options, fixtures and reports of all checks; see cases.py for tests with many results."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from checks import benches, configurations, ktap, torture
+from checks.compiled import compile_selftests
+from checks.cases import Case, Results, text_of
+from quell.errors import QuellError, UsageError
+from quell.paths import Cache
+
+_RESULTS = pytest.StashKey[Results]()
+_ERRORS = pytest.StashKey[list[BaseException]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("quell")
+    group.addoption("--full", action="store_true", help="the long form of the checks")
+    group.addoption("--build", metavar="NAME", action="append", default=[], help="only this configuration of builds")
+    group.addoption("--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)")
+    group.addoption("--ktap", type=Path, metavar="FILE", help="write all results as KTAP")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ERRORS] = []
+    try:
+        configurations.choose(config.getoption("build"))
+    except UsageError as error:
+        raise pytest.UsageError(error.message) from None
+    if file := config.getoption("ktap"):
+        config.pluginmanager.register(ktap.Writer(file))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked ``full`` without --full."""
+    if config.getoption("full"):
+        return
+    gone = [item for item in items if item.get_closest_marker("full")]
+    items[:] = [item for item in items if item not in gone]
+    config.hook.pytest_deselected(items=gone)
+
+
+# --- fixtures -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def cache() -> Iterator[Cache]:
+    cache = Cache()
+    with cache.in_use():
+        yield cache
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether the long form runs."""
+    return bool(request.config.getoption("full"))
+
+
+@pytest.fixture(scope="session")
+def scratch(cache: Cache) -> Iterator[Path]:
+    """A folder that guests see, too."""
+    with tempfile.TemporaryDirectory(prefix="checks-", dir=cache.folder("run")) as temp:
+        yield Path(temp)
+
+
+@pytest.fixture
+def folder(cache: Cache) -> Iterator[Path]:
+    """Such a folder, of one test."""
+    with tempfile.TemporaryDirectory(prefix="check-", dir=cache.folder("run")) as temp:
+        yield Path(temp)
+
+
+@pytest.fixture(scope="session")
+def programs(scratch: Path) -> dict[str, Path]:
+    """Quell's selftests by name, compiled."""
+    return compile_selftests(scratch)
+
+
+@pytest.fixture(scope="session")
+def disk(scratch: Path) -> Path:
+    """An empty ext4."""
+    return benches.empty_disk(scratch)
+
+
+@pytest.fixture(scope="session")
+def debug_bench(cache: Cache, programs: dict[str, Path], disk: Path) -> torture.Bench:
+    """The debug kernel."""
+    return torture.make_bench(cache, programs, disk)
+
+
+@pytest.fixture
+def results(request: pytest.FixtureRequest) -> Results:
+    """Reports results that are more than one; a test without any has failed."""
+    item = request.node
+
+    def report(case: Case) -> None:
+        # Brackets and colons have a meaning in the address of a test.
+        name = f"{item.name}::{case.name.replace('::', ': ')}".replace("[", "(").replace("]", ")")
+        now = time.time()
+        for when, outcome in (("call", case.status), ("teardown", "passed")):
+            why = {"failed": case.why, "skipped": (str(item.path), 0, case.why)}.get(outcome)
+            item.ihook.pytest_runtest_logreport(
+                report=pytest.TestReport(
+                    f"{item.nodeid.partition('::')[0]}::{name}", (*item.location[:2], name), {}, outcome, why, when,  # type: ignore[arg-type]
+                    duration=case.seconds if when == "call" else 0, start=now, stop=now,
+                    user_properties=[("said", case.said)] if case.said else [],
+                )
+            )  # fmt: skip
+
+    item.stash[_RESULTS] = Results(report)
+    return item.stash[_RESULTS]  # type: ignore[no-any-return]
+
+
+# --- reports --------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Errors of the lab are sentences; one of a shared fixture is one failure."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, QuellError):
+        report.longrepr = text_of(error)
+        if error in item.config.stash[_ERRORS]:
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, f"as above: {error.message}")
+        item.config.stash[_ERRORS].append(error)
+    results = item.stash.get(_RESULTS, None)
+    if report.when == "call" and report.passed and results and not results.cases:
+        report.outcome, report.longrepr = "failed", "nothing was tested"
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test; its own report is left out if it passed with results of its own."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    results = item.stash.get(_RESULTS, None)
+    for report in reports:
+        if not (results and results.cases and report.passed):
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True

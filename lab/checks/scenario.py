@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The files in ``scenarios``: shell for guests, and tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from quell.errors import QuellError
+
+FOLDER = Path(__file__).parent / "scenarios"
+_Table = TypeVar("_Table")
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The base of a table's rows."""
+
+
+def shell(name: str, /, **words: object) -> str:
+    """A script; each of ``words`` is replaced by its value, in this order."""
+    text = (FOLDER / name).read_text()
+    for word, value in words.items():
+        text = re.sub(rf"\b{word}\b", lambda _, value=value: str(value), text)  # type: ignore[misc]
+    return text
+
+
+def table(name: str, kind: type[_Table]) -> _Table:
+    """A TOML file as ``kind``; QuellError if it does not fit."""
+    try:
+        return msgspec.toml.decode((FOLDER / name).read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise QuellError(f"scenarios/{name} cannot be used: {error}") from error

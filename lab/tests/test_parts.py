@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``quell test`` with small parts: its report, JUnit and KTAP, the record, and signals."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks import record
+from checks.cases import Case
+from quell import cli
+from quell.commands import test as test_command
+from quell.paths import Cache, repo_root
+
+CHECKS = {
+    "conftest": "from checks.conftest import *",
+    "check_one": """
+from checks.cases import Case
+def test_tap(results):
+    results.add(Case("reads [all]", said="9 reads"), Case("nodes", "skipped", "there is one"))
+def test_plain(): pass
+""",
+    "check_two": """
+import pytest
+from quell.errors import QuellError
+@pytest.fixture(scope="module")
+def kernel(): raise QuellError("the guest hangs", detail="oops")
+def test_a(kernel): pass
+def test_b(kernel): pass
+def test_c(results): results.check(False, "writes", "one is stale\\nat \\x1b[31m0x7f\\0")
+@pytest.mark.full
+def test_d(): pass
+""",
+    "check_three": "def test_nothing(results): pass",
+    "check_four": "import nowhere",
+    "check_five": "import pytest\ndef test_skips(): pytest.skip('no')",
+    "check_six": """
+import time
+from pathlib import Path
+def test_waits(folder):
+    Path("here").write_text(str(folder))
+    time.sleep(60)
+""",
+}
+MAIN = """
+import sys
+from pathlib import Path
+from quell import cli
+from quell.commands import test
+test.CHECKS = Path.cwd() / "parts"
+test.PARTS = ("one", "two", "three", "four", "five", "six")
+test.EXTRA = test.PARTS[2:]
+test._install = lambda _: None
+sys.exit(cli.main(["test", *sys.argv[1:]]))
+"""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Start ``quell test`` with these parts."""
+    for name, text in CHECKS.items():
+        path = tmp_path / "parts" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    def call(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", MAIN, *words], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repo_root() / "lab"), "QUELL_CACHE": str(Cache().root)},
+        )  # fmt: skip
+
+    return call
+
+
+def run(start: Start, *words: str) -> tuple[int, str]:
+    with start(*words) as child:
+        out, _ = child.communicate(timeout=60)
+        return child.returncode, re.sub(r" in \d+ s$", "", out, flags=re.M)
+
+
+def test_report_and_files(start: Start, tmp_path: Path) -> None:
+    code, out = run(start, "--junit", "a.xml", "--ktap", "a.ktap")
+    assert code == 1
+    assert out.splitlines() == [
+        "one: 2 passed, 0 failed, 1 skipped",
+        "not ok: test_a", "the guest hangs", "oops",
+        "not ok: test_c::writes", "one is stale", "at \x1b[31m0x7f\0",
+        "two: 0 passed, 2 failed, 1 skipped",
+        "2 passed, 2 failed, 2 skipped",
+    ]  # fmt: skip
+    cases = {(case.get("classname"), case.get("name")): case for case in ET.parse(tmp_path / "a.xml").iter("testcase")}
+    assert [key[1] for key in cases] == ["reads (all)", "nodes", "test_plain", "test_a", "test_b", "writes"]
+    assert ("parts.check_one.test_tap", "nodes") in cases
+    assert [child.tag for case in cases.values() for child in case] == [
+        "properties", "skipped", "error", "skipped", "failure",
+    ]  # fmt: skip
+    assert (tmp_path / "a.ktap").read_text() == """KTAP version 1
+1..2
+    # Subtest: one
+    KTAP version 1
+    1..3
+    ok 1 test_tap::reads (all)
+    ok 2 test_tap::nodes # SKIP there is one
+    ok 3 test_plain
+ok 1 one
+    # Subtest: two
+    KTAP version 1
+    1..3
+    # the guest hangs
+    # oops
+    not ok 1 test_a
+    ok 2 test_b # SKIP as above: the guest hangs
+    # one is stale
+    # at \x1b[31m0x7f\0
+    not ok 3 test_c::writes
+not ok 2 two
+"""
+    assert run(start, "--only", "one") == (0, "one: 2 passed, 0 failed, 1 skipped\n2 passed, 0 failed, 1 skipped\n")
+
+
+def test_part_that_tests_nothing_has_failed(start: Start) -> None:
+    code, out = run(start, "--only", "three", "--only", "four", "--only", "five")
+    assert code == 1 and "not ok: test_nothing\nnothing was tested\nthree: 0 passed, 1 failed" in out
+    assert "No module named 'nowhere'" in out and "four: 0 passed, 1 failed" in out
+    assert out.endswith("0 passed, 2 failed, 1 skipped\n")
+
+
+def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
+    wanted = ["--record", "full.md", "--only", "one", "--only", "two", "--only", "five"]
+    run(start, *wanted)
+    table = [line for line in (tmp_path / "full.md").read_text().splitlines() if line.startswith("| ")]
+    assert [line.split("|")[1:5] for line in table[1:]] == [
+        [" one ", " 2 ", " 0 ", " 1 "], [" two ", " 0 ", " 2 ", " 1 "], [" five ", " 0 ", " 0 ", " 1 "],
+    ]  # fmt: skip
+    code, out = run(start, *wanted, "--resume", "--junit", "a.xml")
+    assert re.search(r"^one: passed on .* with the same inputs\ntwo: .*\nfive: 0", out.replace("not ok", "two: "), re.M | re.S)
+    assert code == 1 and out.endswith("\n0 passed, 2 failed, 2 skipped\n")
+    skipped = ET.parse(tmp_path / "a.xml").findall(".//skipped")
+    assert str(skipped[0].get("message")).endswith(" with the same inputs")
+    # The long form has a record of its own.
+    assert "one: 2 passed" in run(start, *wanted, "--resume", "--full")[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) -> None:
+    with start("--only", "six", "--only", "one") as child:
+        for _ in range(300):
+            if (tmp_path / "here").exists() and (tmp_path / "here").read_text():
+                break
+            time.sleep(0.1)
+        child.send_signal(number)
+        out, err = child.communicate(timeout=30)
+    assert child.returncode == 130 and "quell: interrupted" in err and "six:" not in out
+    assert not Path((tmp_path / "here").read_text()).exists()
+
+
+def test_files_that_cannot_be_written_and_names_that_are_unknown(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--ktap", "/nowhere/x"], ["--junit", "/nowhere/x"], ["--build", "no-such"], ["--only", "seven"]):
+        assert run(start, *words) == (2, "")
+    with pytest.raises(SystemExit):
+        cli.main(["test", "--help"])
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("--junit", "--ktap", "--resume"))
+
+
+def test_each_part_is_a_module_with_its_marker() -> None:
+    markers = tomllib.loads((repo_root() / "lab/pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
+    assert {*test_command.PARTS, "full"} == {text.partition(":")[0] for text in markers}
+    modules = {path.stem.removeprefix("check_"): path.read_text() for path in test_command.CHECKS.glob("check_*.py")}
+    assert {*test_command.PARTS} == modules.keys()
+    assert all(f"\npytestmark = pytest.mark.{name}\n" in text for name, text in modules.items())
+    assert all(f"\n  {name} " in str(test_command.__doc__) for name in test_command.PARTS)
+
+
+# --- the record ------------------------------------------------------------------
+
+CASES = [Case("reads"), Case("writes", "failed", "it is stale"), Case("nodes", "skipped", "there is one")]
+
+
+def test_what_passed_is_known_until_something_changes(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_system", lambda _: "this")
+    file = tmp_path / "full-test.md"
+
+    def passed(name: str, key: str = "key", full: bool = False) -> str:
+        return record.Record(cache, file, full).passed_on(name, key)
+
+    assert passed("lab") == ""
+    for name, cases in (("lab", CASES[:1]), ("vm", CASES), ("models", CASES[2:])):
+        record.Record(cache, file, False).write(name, cases, 9.0, "key")
+    assert passed("lab") > "2"
+    # Another key; a part that failed; one that skipped all; one that never ran.
+    assert not any([passed("lab", "other"), passed("vm"), passed("models"), passed("own")])
+    assert passed("lab", full=True) == ""
+    row = next(line for line in file.read_text().splitlines() if line.startswith("| vm |"))
+    assert row.startswith("| vm | 1 | 1 | 1 | 9 s |") and row.endswith("| there is one (1) |")
+    monkeypatch.setattr(record, "_system", lambda _: "a newer kernel source")
+    assert passed("lab") == ""
+    file.write_text("{")
+    assert passed("lab") == ""
+
+
+def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "repo_root", lambda: tmp_path)
+    for folder in ("lab/quell", "lab/checks", "lab/tests", "docs"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "lab/quell/x.py").write_text("1")
+
+    def changed(before: dict[str, str]) -> set[str]:
+        return {part for part in before if record.inputs(part) != before[part]}
+
+    def inputs() -> dict[str, str]:
+        return {part: record.inputs(part) for part in test_command.PARTS}
+
+    first = inputs()
+    (tmp_path / "lab/quell/__pycache__").mkdir()
+    (tmp_path / "lab/quell/__pycache__/x.pyc").write_text("1")
+    (tmp_path / "notes").write_text("1")
+    (tmp_path / "docs/full-test.md").write_text("1")
+    assert changed(first) == set()
+    (tmp_path / "lab/tests/test_x.py").write_text("1")
+    (tmp_path / "docs/x.md").write_text("1")
+    assert {"lab", "export", "report"} <= changed(first) and not changed(first) & {"vm", "builds", "models"}
+    for name in ("lab/quell/x.py", "lab/checks/x.toml"):
+        first = inputs()
+        (tmp_path / name).write_text("2")
+        assert changed(first) == set(test_command.PARTS)
+
+
+def test_what_parts_depend_on_is_there() -> None:
+    assert set(record._INPUTS_OF) <= set(test_command.PARTS)
+    for names in record._INPUTS_OF.values():
+        assert all((repo_root() / name).exists() for name in names)

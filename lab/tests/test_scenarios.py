@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The files in checks/scenarios: shell that a shell reads, tables that fit, and the runs of selftests."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from checks import benches, scenario
+from checks.compiled import GUEST, selftest_names
+from quell.errors import QuellError
+
+
+@pytest.mark.parametrize(
+    "path", [*scenario.FOLDER.rglob("*.sh"), *GUEST.glob("*.sh")], ids=lambda path: path.name
+)
+def test_scripts_are_shell(path: Path) -> None:
+    done = subprocess.run(["sh", "-n", path], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scenario, "FOLDER", tmp_path)
+    (tmp_path / "a.sh").write_text("PYTHONPATH=LAB PYTHON WORK\n")
+    assert scenario.shell("a.sh", PYTHON=r"\1", WORK="DATA x", DATA="/d") == "PYTHONPATH=LAB \\1 /d x\n"
+    (tmp_path / "a.toml").write_text('[[run]]\nprogram = "x"\nprogam = "y"\n')
+    with pytest.raises(QuellError, match="scenarios/a.toml cannot be used: .*progam"):
+        scenario.table("a.toml", benches._Runs)
+
+
+def test_every_selftest_runs() -> None:
+    runs = benches.runs()
+    assert {run.program for run in runs} == set(selftest_names())
+    assert len({run.title() for run in runs}) == len(runs)
+    # Those of the mechanisms, on newer versions of Linux without --full.
+    assert {run.title() for run in runs if run.newer} == {
+        "switches", "luf_stale", "early_ack", "gather_range", "folio_order", "writeout_batch",
+    }  # fmt: skip
