@@ -41,9 +41,9 @@ class Results:
                 ui.note(case.said)
             self._report(case)
 
-    def check(self, good: bool, name: str, why: str = "", said: str = "") -> None:
+    def check(self, good: bool, name: str, why: str = "") -> None:
         """Report a case that passed or failed."""
-        self.add(Case(name, "passed" if good else "failed", "" if good else why, said=said))
+        self.add(Case(name, "passed" if good else "failed", "" if good else why))
 
     def skip(self, name: str, why: str) -> None:
         """Report a case that was left out."""

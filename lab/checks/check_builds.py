@@ -150,10 +150,7 @@ def _compiled(part: tree.KernelPart) -> tree.KernelPart:
     def inside(path: str) -> bool:
         return not path.startswith(_OUTSIDE)
 
-    hooks = [
-        replace(hook, sections={p: text for p, text in hook.sections.items() if inside(p)})
-        for hook in part.hooks
-    ]
+    hooks = [replace(hook, sections={p: text for p, text in hook.sections.items() if inside(p)}) for hook in part.hooks]
     files = {path: data for path, data in part.files.items() if inside(path)}
     return tree.KernelPart(files, [hook for hook in hooks if hook.sections], part.linux)
 
@@ -380,9 +377,7 @@ def _compile(
         at_stock, seen_at_stock = stock(sorted(names - set(build.own_objects(part.files))))
         found = new_warnings(found, at_stock)
         seen = new_warnings(seen, seen_at_stock)
-    return Outcome(
-        one.name, len(wanted), tuple(found), tuple(seen) if with_sparse else None, one.link
-    )
+    return Outcome(one.name, len(wanted), tuple(found), tuple(seen) if with_sparse else None, one.link)
 
 
 def _stock(

@@ -47,9 +47,7 @@ def rules(folder: Path) -> tuple[list[Path], list[Path]]:
 
 def files(folder: Path) -> list[Path]:
     """Quell's own files that go into a kernel."""
-    return sorted(
-        path for path in folder.rglob("*.[ch]") if path.relative_to(folder).parts[0] != "tools"
-    )
+    return sorted(path for path in folder.rglob("*.[ch]") if path.relative_to(folder).parts[0] != "tools")
 
 
 def read(output: str, folder: Path) -> list[str]:
@@ -78,9 +76,7 @@ def _unread(path: Path, macros: Sequence[str | Path]) -> bool:
     return counted is None or counted[1] != "0"
 
 
-def _check(
-    rule: Path, wanted: Sequence[Path], macros: Sequence[str | Path], folder: Path
-) -> Case:
+def _check(rule: Path, wanted: Sequence[Path], macros: Sequence[str | Path], folder: Path) -> Case:
     said = proc.run(
         ["spatch", *macros, "-D", "report", "--very-quiet", "--no-show-diff", "--no-includes",
          "--cocci-file", rule, *wanted],

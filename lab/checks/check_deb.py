@@ -22,7 +22,6 @@ import pytest
 from checks import scenario
 from checks.cases import Results
 from quell import build, deb, machine, mechanisms, prereq, proc, series, source, tree, ui, version
-from quell.errors import QuellError
 from quell.paths import Cache
 
 pytestmark = pytest.mark.deb
@@ -291,9 +290,7 @@ def guest_script(root: Path, outside: Path | None) -> str:
 
 def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[str]:
     """Boot the installed kernel; return the errors."""
-    guest = machine.run_script(
-        root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache
-    )
+    guest = machine.run_script(root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache)
     said = guest.stdout.splitlines()
     wanted = [f"release {release}", *(f"switch {name}" for name in switches())]
     wanted += [f"loaded {_MODULE}", "btf", *(["loaded outside"] if outside else [])]

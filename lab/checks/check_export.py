@@ -61,9 +61,7 @@ def work(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Work]:
 
 def _apply(results: Results, work: Work, label: str, how: dict[str, Any]) -> None:
     """Apply a series and its roll-up to Linux; --all has to make what ./quell tree makes."""
-    files = export.patches(
-        tree.kernel_dir(), work.read, work.origin.version, export.date(), **how
-    )
+    files = export.patches(tree.kernel_dir(), work.read, work.origin.version, export.date(), **how)
     folder = work.folder / label
     export.write(folder, files)
     wanted = work.whole if label == "--all" else ""
@@ -197,9 +195,7 @@ def applied(linux: Path, folder: Path, files: dict[str, str], wanted: str = "") 
     return [_case("the roll-up", rolled), _case(f"the series makes {what}", made), _case("one commit per patch", count)]
 
 
-def _compile(
-    results: Results, linux: Path, one: series.Series, cache: Cache, *, last_only: bool = False
-) -> None:
+def _compile(results: Results, linux: Path, one: series.Series, cache: Cache, *, last_only: bool = False) -> None:
     """Compile every prefix of the series, which is checked out in ``linux``, or the whole."""
     last = git("rev-parse", "HEAD", cwd=linux).strip()
     lab = build.fragments("stock", tree.kernel_dir(), one.part.linux)

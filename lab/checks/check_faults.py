@@ -120,12 +120,8 @@ def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: P
         memory=machine.parse_memory(fault.memory), cpus=fault.cpus,
         append=("no_timer_check", *fault.append),
     )  # fmt: skip
-    step = steps.Step(
-        fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S
-    )
-    said = steps.boot(
-        fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs
-    )[fault.name]
+    step = steps.Step(fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S)
+    said = steps.boot(fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs)[fault.name]
     steps.keep(cache.logs / "faults", fault.name, said.whole())
     return judge(fault, said)
 
@@ -228,9 +224,7 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
             wrong += steps.complaints(second.console)
             steps.keep(cache.logs / "faults", f"{name}-after", f"{said}\n{second.console}")
     took = time.monotonic() - started
-    return Case(
-        name, "failed" if wrong else "passed", "\n".join(wrong), took, f"{name}: {records} durable records"
-    )
+    return Case(name, "failed" if wrong else "passed", "\n".join(wrong), took, f"{name}: {records} durable records")
 
 
 # --- all of it ----------------------------------------------------------------

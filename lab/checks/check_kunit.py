@@ -45,7 +45,10 @@ def _cases(group: dict[str, Any], suite: str = "") -> Iterator[tuple[str, str]]:
 def read(report: dict[str, Any]) -> list[Case]:
     """Read kunit.py's JSON. A suite that did not run is a failure."""
     words = {"PASS": "passed", "SKIP": "skipped"}
-    found = [Case(name, words.get(status, "failed"), "" if status == "PASS" else f"KUnit: {status}") for name, status in _cases(report)]
+    found = [
+        Case(name, words.get(status, "failed"), "" if status == "PASS" else f"KUnit: {status}")
+        for name, status in _cases(report)
+    ]
     ran = {case.name.partition(".")[0] for case in found}
     return found + [Case(suite, "failed", "the suite did not run") for suite in SUITES if suite not in ran]
 
@@ -135,9 +138,7 @@ def test_linux(results: Results, cache: Cache) -> None:
         steps.keep(logs, f"{name}.{number}", guest.stdout or guest.console)
         return outcomes(_parse(guest.stdout or guest.console, tree, cache)[0])
 
-    def run_on(
-        kernel: str, tests: Sequence[selftests.Selftest], number: int
-    ) -> dict[str, selftests.Outcome]:
+    def run_on(kernel: str, tests: Sequence[selftests.Selftest], number: int) -> dict[str, selftests.Outcome]:
         found = boot(kernel, number)
         return {test.name: found.get(test.command, selftests.Outcome("missing")) for test in tests}
 

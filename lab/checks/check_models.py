@@ -123,16 +123,12 @@ def search(folder: Path, run: Run, extra: str, temp: Path) -> tuple[Search, Coun
     """
     defines = [f"-D{name}" for name in (*run.defines, *([extra] if extra else []))]
     with tempfile.TemporaryDirectory(dir=temp) as where:
-        spin = proc.run(
-            ["spin", *defines, "-a", folder / run.model], cwd=Path(where), timeout=60, check=False
-        )
+        spin = proc.run(["spin", *defines, "-a", folder / run.model], cwd=Path(where), timeout=60, check=False)
         said = spin.stdout + spin.stderr
         if spin.returncode != 0 or "Error" in said:
             raise QuellError(f"spin does not take {run.model}", detail=said)
         proc.run([*_CC, "-o", "pan", "pan.c"], cwd=Path(where), timeout=_SEARCH_S)
-        pan = proc.run(
-            ["./pan", f"-m{_DEPTH}", "-w22"], cwd=Path(where), timeout=_SEARCH_S, check=False
-        )
+        pan = proc.run(["./pan", f"-m{_DEPTH}", "-w22"], cwd=Path(where), timeout=_SEARCH_S, check=False)
         listed = proc.run(["./pan", "-d"], cwd=Path(where), timeout=60, check=False)
         return read_search(pan.stdout + pan.stderr), statements(listed.stdout)
 

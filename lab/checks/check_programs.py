@@ -74,10 +74,7 @@ _ROWS = 25_000
 def _prepare_sqlite(folder: Path, _: Cache) -> dict[str, str]:
     with closing(sqlite3.connect(folder / "db")) as db:
         db.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, k INTEGER, v TEXT)")
-        db.executemany(
-            "INSERT INTO t VALUES (?, ?, ?)",
-            ((i, i * 48271 % 1000003, _value(i, 1)) for i in range(_ROWS)),
-        )
+        db.executemany("INSERT INTO t VALUES (?, ?, ?)", ((i, i * 48271 % 1000003, _value(i, 1)) for i in range(_ROWS)))
         db.execute("CREATE INDEX tk ON t(k)")
         db.execute("PRAGMA journal_mode=WAL")
         db.commit()
@@ -106,9 +103,7 @@ def _prepare_redis(folder: Path, _: Cache) -> dict[str, str]:
     lines("get", lambda i: f"GET key:{i}\n", everything)
     lines("snapshot", lambda i: f"{_value(i, 1)}\n", everything)
     lines("now", lambda i: f"{_value(i, 1 + (i % 2 == 0))}\n", everything)
-    return {
-        word: hashlib.sha256((folder / word).read_bytes()).hexdigest() for word in ("snapshot", "now")
-    }
+    return {word: hashlib.sha256((folder / word).read_bytes()).hexdigest() for word in ("snapshot", "now")}
 
 
 # --- PostgreSQL: money is neither made nor lost ----------------------------------------------------
@@ -196,10 +191,7 @@ def _prepare_gcc(folder: Path, _: Cache) -> dict[str, str]:
         shutil.copy(os.path.realpath(path), folder / "bin" / tool)
     root = repo_root()
     shutil.copytree(root / "workloads", folder / "workloads")
-    sources = [
-        str(path.relative_to(folder))
-        for name in _COMPILED for path in sorted((folder / name).glob("*.c"))
-    ]
+    sources = [str(path.relative_to(folder)) for name in _COMPILED for path in sorted((folder / name).glob("*.c"))]
     (folder / "sources").write_text("".join(f"{name}\n" for name in sources))
     expected = {}
     with tempfile.TemporaryDirectory(prefix="quell-gcc-") as temp:
@@ -253,15 +245,11 @@ def problems(said: steps.Said, expected: Mapping[str, str]) -> list[str]:
     return wrong
 
 
-def judge(
-    name: str, runs: Mapping[str, Sequence[steps.Said]], expected: Mapping[str, str], accel: str
-) -> Case:
+def judge(name: str, runs: Mapping[str, Sequence[steps.Said]], expected: Mapping[str, str], accel: str) -> Case:
     """The case of a program."""
     wrong = {kernel: [text for said in runs[kernel] for text in problems(said, expected)] for kernel in KERNELS}
     stock, quell = ([said.seconds for said in runs[kernel] if said.seconds] for kernel in KERNELS)
-    fast, change = compare_rates(
-        [1 / value for value in stock], [1 / value for value in quell], TOLERANCE[accel]
-    )
+    fast, change = compare_rates([1 / value for value in stock], [1 / value for value in quell], TOLERANCE[accel])
     why = [f"on Quell: {text}" for text in wrong["quell"]]
     # If stock fails as well, the check is wrong or the guest too small.
     why += [f"on stock: {text}" for text in wrong["stock"]]
@@ -276,18 +264,14 @@ def judge(
     return Case(name, "failed" if why else "passed", "\n".join(dict.fromkeys(why)), sum(quell), said)
 
 
-def _run_program(
-    program: Program, rounds: int, kernels: Mapping[str, build.Kernel], accel: str, cache: Cache
-) -> Case:
+def _run_program(program: Program, rounds: int, kernels: Mapping[str, build.Kernel], accel: str, cache: Cache) -> Case:
     with tempfile.TemporaryDirectory(prefix="programs-", dir=cache.folder("run")) as temp:
         root, disk = Path(temp) / "root", Path(temp) / "disk.ext4"
         root.mkdir()
         expected = program.prepare(root, cache)
         disks.make_ext4(disk, root, room=program.room * machine.MIB)
         shutil.rmtree(root)
-        guest = machine.Machine(
-            memory=machine.parse_memory(program.memory), append=("no_timer_check",)
-        )
+        guest = machine.Machine(memory=machine.parse_memory(program.memory), append=("no_timer_check",))
         before = scenario.shell(f"programs/{program.before}") if program.before else ""
         step = steps.Step(
             program.name, script(program), program.limit,

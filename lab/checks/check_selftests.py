@@ -131,19 +131,14 @@ def _build(kernel_source: source.Source, cache: Cache) -> Path:
             return image
         log = cache.logs / "build-selftests.log"
         log.unlink(missing_ok=True)
-        with (
-            atomic_dir(cache.data / key) as temp,
-            ui.progress("building selftests", len(_SUITES)) as bar,
-        ):
+        with (atomic_dir(cache.data / key) as temp, ui.progress("building selftests", len(_SUITES)) as bar):
             _compile(kernel_source, temp, log, bar.advance)
             disks.make_ext4(temp / "image.ext4", temp / "root")
             shutil.rmtree(temp / "work")
     return image
 
 
-def _compile(
-    kernel_source: source.Source, temp: Path, log: Path, advance: Callable[[], None]
-) -> None:
+def _compile(kernel_source: source.Source, temp: Path, log: Path, advance: Callable[[], None]) -> None:
     """Compile into ``temp``/root, in a copy of the sources: the suites' Makefiles write to them."""
     src, work = kernel_source.tree, temp / "work"
     copy = work / "src/tools/testing/selftests"
@@ -174,9 +169,7 @@ def _run_make(argv: Sequence[str], what: str, log: Path) -> None:
     made = proc.run(argv, log=log, check=False, timeout=1800)
     if made.returncode != 0:
         lines = build.error_lines(made.stdout)
-        raise QuellError(
-            f"building {what} failed", detail="\n".join(lines) or proc.tail(made.stdout), log=log
-        )
+        raise QuellError(f"building {what} failed", detail="\n".join(lines) or proc.tail(made.stdout), log=log)
 
 
 # --- output of the guests -----------------------------------------------------
@@ -201,9 +194,7 @@ class Outcome:
 
     def says_nothing(self) -> bool:
         """True if nothing was tested: the test or all its results were skipped."""
-        return self.status == "skip" or (
-            self.status == "pass" and set(self.results.values()) == {"skip"}
-        )
+        return self.status == "skip" or (self.status == "pass" and set(self.results.values()) == {"skip"})
 
     def summary(self) -> str:
         """For a table: ``fail 10/1/2`` are 10 results ok, 1 not, 2 skipped."""
@@ -294,9 +285,7 @@ def judge(rounds: Sequence[Round]) -> dict[str, tuple[str, str]]:
     found = [differences(*each) for each in rounds]
     result = {}
     for name in dict.fromkeys(name for each in found for name in each):
-        stock, quell = (
-            [_values(each[side]).get(name, "missing") for each in rounds] for side in (0, 1)
-        )
+        stock, quell = ([_values(each[side]).get(name, "missing") for each in rounds] for side in (0, 1))
         often = 2 * sum(name in each for each in found) > len(rounds)
         grave = name == _CLEAN or set(quell) & set(_GRAVE)
         usual = all(3 * stock.count(value) >= quell.count(value) for value in quell)
@@ -409,9 +398,7 @@ class _Bench:
     def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
         """Run ``tests`` in one guest until it ends."""
         more = LARGE_APPEND if kernel == LARGE else ()
-        guest = machine.Machine(
-            cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more
-        )
+        guest = machine.Machine(cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more)
         image = self.images[f"{kernel}{_KVM_KERNEL}" if tests[0].suite == "kvm" else kernel]
         found = steps.boot(
             kernel, image, guest, [step_of(test) for test in tests], self.cache,

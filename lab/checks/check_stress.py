@@ -59,10 +59,7 @@ def step_of(name: str, names: Sequence[str], seconds: int) -> steps.Step:
 
 
 _METRIC = re.compile(r"^ +- stressor: (\S+)\n((?: +[\w-]+: .*\n)*)", re.M)
-_RATE = {
-    "kvm": "bogo-ops-per-second-real-time",
-    "tcg": "bogo-ops-per-second-usr-sys-time",
-}
+_RATE = {"kvm": "bogo-ops-per-second-real-time", "tcg": "bogo-ops-per-second-usr-sys-time"}
 _SKIPPED = re.compile(r"stress-ng: \w+ *: *\[\d+\] (.*(?:skipp|not implemented|not supported|disabled ').*)", re.I)
 # Its message if it skipped all stressors; the exit code varies.
 _NOTHING = "No stress workers invoked"
@@ -172,13 +169,9 @@ def judge(name: str, runs: Runs, tolerance: float) -> Case:
     return Case(name, status, why, said=said)
 
 
-def _boot(
-    bench: tuple[Path, Cache], kernel: str, image: Path, todo: Sequence[steps.Step]
-) -> dict[str, steps.Said]:
+def _boot(bench: tuple[Path, Cache], kernel: str, image: Path, todo: Sequence[steps.Step]) -> dict[str, steps.Said]:
     disk, cache = bench
-    guest = machine.Machine(
-        memory=2 * _NODE, nodes=(_NODE,) * 2, append=(f"brd.rd_size={_SWAP_KB}", "no_timer_check")
-    )
+    guest = machine.Machine(memory=2 * _NODE, nodes=(_NODE,) * 2, append=(f"brd.rd_size={_SWAP_KB}", "no_timer_check"))
     return steps.boot(kernel, image, guest, todo, cache, setup=_SETUP, data=disk)
 
 

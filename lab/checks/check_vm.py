@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from checks import benches, scenario, tap
-from checks.compiled import SELFTESTS
 from checks.benches import BRD, Bench, Run, mounted
 from checks.cases import Results
 from quell import build, counters, machine, prereq, source, tree, workload
@@ -49,15 +48,16 @@ _on_each = pytest.mark.parametrize(
 
 def _selftests() -> list[Any]:
     """Each run on the first version; on newer ones and with the classic LRU lists most with --full only."""
-    runs = benches.runs()
-    found = [pytest.param(_FIRST, run) for run in runs]
-    found += [
-        pytest.param(linux, run, marks=() if run.newer else pytest.mark.full) for linux in _NEWER for run in runs
-    ]
-    return found + [pytest.param(_CLASSIC, run, marks=pytest.mark.full) for run in runs if not run.special]
+    return [
+        pytest.param(
+            kernel, run, id=f"{kernel}-{run.title()}",
+            marks=() if kernel == _FIRST or (kernel in _NEWER and run.newer) else pytest.mark.full,
+        )
+        for kernel in (*source.VERSIONS, _CLASSIC) for run in benches.runs() if kernel != _CLASSIC or not run.special
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("bench", "run"), _selftests(), indirect=["bench"], ids=lambda value: getattr(value, "title", lambda: None)())
+@pytest.mark.parametrize(("bench", "run"), _selftests(), indirect=["bench"])
 def test_selftest(bench: Bench, run: Run, results: Results, programs: dict[str, Path], disk: Path) -> None:
     """Quell's selftests."""
     bench.selftest(results, run, programs[run.program], disk)
@@ -65,16 +65,12 @@ def test_selftest(bench: Bench, run: Run, results: Results, programs: dict[str, 
 
 @_on_each
 @pytest.mark.parametrize(("append", "parks"), [((), True), (("quell=off",), False)], ids=["on", "off"])
-def test_mapped_read(
-    bench: Bench, append: tuple[str, ...], parks: bool, results: Results, cache: Cache
-) -> None:
+def test_mapped_read(bench: Bench, append: tuple[str, ...], parks: bool, results: Results, cache: Cache) -> None:
     """The workload checks every page that it reads; lazy unmap flush must defer pages meanwhile."""
     memory = "128M"
     one = workload.select(["mapped-read"])[0]
     ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
-    guest = bench.guest(
-        results, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=append
-    )
+    guest = bench.guest(results, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=append)
     results.check(guest.exit_code == 0, f"mapped-read in {memory} reads right data", guest.stderr)
     parked = counters.sample(guest.frames).extras["luf_park"] if guest.frames else -1
     results.check(parked > 1000 if parks else parked == 0, f"luf_park rose by {parked}")
@@ -88,9 +84,7 @@ def test_mapped_read(
         ("cgroup-v1", "256M", "systemd.unified_cgroup_hierarchy=0"),
     ],
 )
-def test_surroundings(
-    bench: Bench, script: str, memory: str, append: str, results: Results, cache: Cache
-) -> None:
+def test_surroundings(bench: Bench, script: str, memory: str, append: str, results: Results, cache: Cache) -> None:
     """mapped-read's program, which checks all its data, with memory hotplug and a version 1 cgroup."""
     one = workload.select(["mapped-read"])[0]
     # More data than the largest of these guests can cache with every block online: reclaim is needed

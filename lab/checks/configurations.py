@@ -90,25 +90,17 @@ class Configuration:
                 raise QuellError(f"the configuration {error.filename} is missing") from None
         lines = text.splitlines()
         lines += [f"CONFIG_{name}={value}" for name, value in self.options.items()]
-        return "".join(
-            f"{line}\n" for line in lines if quell or not line.startswith("CONFIG_QUELL")
-        )
+        return "".join(f"{line}\n" for line in lines if quell or not line.startswith("CONFIG_QUELL"))
 
     def refused(self, config: str) -> list[str]:
         """The ``options`` that a ``.config`` lacks, as ``NAME=value``."""
         have = build.options(config)
-        return [
-            f"{name}={value}"
-            for name, value in self.options.items()
-            if have.get(f"CONFIG_{name}", "n") != value
-        ]
+        return [f"{name}={value}" for name, value in self.options.items() if have.get(f"CONFIG_{name}", "n") != value]
 
 
 def _only(*wanted: str) -> dict[str, str]:
     """Quell with these mechanisms only."""
-    return {"QUELL": "y"} | {
-        f"QUELL_{name}": "y" if name in wanted else "n" for name in MECHANISMS
-    }
+    return {"QUELL": "y"} | {f"QUELL_{name}": "y" if name in wanted else "n" for name in MECHANISMS}
 
 
 class _Row(scenario.Row, frozen=True):

@@ -18,7 +18,7 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
 _RESULTS = pytest.StashKey[Results]()
-_ERRORS = pytest.StashKey[list[BaseException]]()
+_ERRORS = pytest.StashKey[list[tuple[Path, BaseException]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,12 +104,13 @@ def results(request: pytest.FixtureRequest) -> Results:
     def report(case: Case) -> None:
         # Brackets and colons have a meaning in the address of a test.
         name = f"{item.name}::{case.name.replace('::', ': ')}".replace("[", "(").replace("]", ")")
+        address = f"{item.nodeid.partition('::')[0]}::{name}"
         now = time.time()
         for when, outcome in (("call", case.status), ("teardown", "passed")):
             why = {"failed": case.why, "skipped": (str(item.path), 0, case.why)}.get(outcome)
             item.ihook.pytest_runtest_logreport(
                 report=pytest.TestReport(
-                    f"{item.nodeid.partition('::')[0]}::{name}", (*item.location[:2], name), {}, outcome, why, when,  # type: ignore[arg-type]
+                    address, (*item.location[:2], name), {}, outcome, why, when,  # type: ignore[arg-type]
                     duration=case.seconds if when == "call" else 0, start=now, stop=now,
                     user_properties=[("said", case.said)] if case.said else [],
                 )
@@ -131,10 +132,10 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, QuellError):
         report.longrepr = text_of(error)
-        if error in item.config.stash[_ERRORS]:
+        if (item.path, error) in item.config.stash[_ERRORS]:
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 0, f"as above: {error.message}")
-        item.config.stash[_ERRORS].append(error)
+        item.config.stash[_ERRORS].append((item.path, error))
     results = item.stash.get(_RESULTS, None)
     if report.when == "call" and report.passed and results and not results.cases:
         report.outcome, report.longrepr = "failed", "nothing was tested"

@@ -21,7 +21,9 @@ _INPUTS = (
 # Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
 # Parts that only compile and boot do not depend on docs and the lab's own tests.
-_LAB = ("lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt", "lab/requirements-test.txt", "quell")
+_LAB = (
+    "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt", "lab/requirements-test.txt", "quell",
+)  # fmt: skip
 _GUESTS = ("kernel", "workloads", *_LAB)
 _INPUTS_OF = {
     "models": ("models", *_LAB),

@@ -163,9 +163,7 @@ def boot(
             error.log = machine.save_log(error.log, cache)
             if not (rundir / "stdout").exists() or not (rundir / "stdout").stat().st_size:
                 raise
-        said, console = (
-            (rundir / name).read_text(errors="replace") for name in ("stdout", "console.log")
-        )
+        said, console = ((rundir / name).read_text(errors="replace") for name in ("stdout", "console.log"))
         found = read(said, console, steps)
         if not found:
             raise QuellError(
@@ -184,9 +182,7 @@ _Item = TypeVar("_Item", bound=_Named)
 _Found = TypeVar("_Found")
 
 
-def run_all(
-    items: Sequence[_Item], boot_on: Callable[[Sequence[_Item]], dict[str, _Found]]
-) -> dict[str, _Found]:
+def run_all(items: Sequence[_Item], boot_on: Callable[[Sequence[_Item]], dict[str, _Found]]) -> dict[str, _Found]:
     """Run all of ``items`` with ``boot_on``; continue in a new guest after one that killed its guest."""
     found: dict[str, _Found] = {}
     left = list(items)

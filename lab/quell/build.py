@@ -15,11 +15,8 @@ import os
 import platform
 import re
 import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +26,7 @@ from quell import tree as quell_tree
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space, write_atomic
 from quell.sides import KERNELS as KERNELS_OF_SIDES, Side
-from quell.source import DEFAULT, VERSIONS, Source, get_source, linux_of, user_tree
+from quell.source import DEFAULT, Source, get_source, linux_of, user_tree
 
 # Raised when finished kernels of an older lab become unusable.
 _FORMAT = 1

@@ -176,9 +176,7 @@ def test_option_that_is_not_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 def test_prerequisites_are_optional(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prereq, "which", lambda program: None)
     arm = Configuration("arm64", "def", {"QUELL": "y"}, "arm64")
-    monkeypatch.setattr(
-        configurations, "CONFIGURATIONS", (arm, Configuration("quell", "quell", sparse=True))
-    )
+    monkeypatch.setattr(configurations, "CONFIGURATIONS", (arm, Configuration("quell", "quell", sparse=True)))
     assert {name: (case.status, case.why) for name, case in run().items()} == {
         "arm64": ("skipped", "install gcc-aarch64-linux-gnu (optional)"),
         "quell": ("skipped", "compiled, but not read by sparse: install sparse (optional)"),
@@ -221,9 +219,7 @@ def test_what_sparse_does_not_see_is_named_by_function() -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_what_is_configured(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     src = tmp_path / "src"
     texts = {
         "scripts/Kbuild.include": "",

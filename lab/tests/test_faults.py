@@ -86,9 +86,7 @@ def test_power_is_cut_after_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_records_notice_what_is_lost(tmp_path: Path) -> None:
     program = machine.guest_program("records", Cache(), GUEST)
     with (tmp_path / "said").open("w") as out:
-        with subprocess.Popen(
-            [program, "write", tmp_path, "2"], stdout=out, start_new_session=True
-        ) as writer:
+        with subprocess.Popen([program, "write", tmp_path, "2"], stdout=out, start_new_session=True) as writer:
             for _ in range(600):
                 synced = faults.read_synced((tmp_path / "said").read_text())
                 if len(synced) == 2 and min(synced.values()) > 30:
@@ -101,9 +99,7 @@ def test_records_notice_what_is_lost(tmp_path: Path) -> None:
     words = [f"{file}:{number}" for file, number in synced.items()]
 
     def check(*what: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [program, "check", tmp_path, *what], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([program, "check", tmp_path, *what], capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
     code, said = check(*words)

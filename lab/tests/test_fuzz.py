@@ -76,9 +76,7 @@ def test_mixer_starts_selftests_that_exist(cache: Cache) -> None:
     assert subprocess.run([program], capture_output=True, check=False).returncode == 2
 
 
-def test_guest_has_a_seed_and_its_output_is_kept(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guest_has_a_seed_and_its_output_is_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def boot(*args: Any, **_: Any) -> dict[str, steps.Said]:
         assert args[3][0].command == "mix 180 7"
         return {"mixer": steps.Said("pass", DONE, "", 9.0, 5000)}

@@ -73,9 +73,7 @@ def test_script_has_no_word_left(program: Program) -> None:
     assert not re.search(rf"\b({'|'.join(programs._WORDS)})\b", programs.script(program))
 
 
-def test_redis_data_is_made_on_the_host(
-    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redis_data_is_made_on_the_host(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_KEYS", 10)
     expected = programs._prepare_redis(tmp_path, cache)
     before, now = ((tmp_path / name).read_text().splitlines() for name in ("snapshot", "now"))

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from checks import benches, scenario
+from checks import benches, check_selftests, scenario, steps
 from checks.compiled import GUEST, selftest_names
 from quell.errors import QuellError
 
 
-@pytest.mark.parametrize(
-    "path", [*scenario.FOLDER.rglob("*.sh"), *GUEST.glob("*.sh")], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [*scenario.FOLDER.rglob("*.sh"), *GUEST.glob("*.sh")], ids=lambda path: path.name)
 def test_scripts_are_shell(path: Path) -> None:
     done = subprocess.run(["sh", "-n", path], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_steps_of_linux_selftests_are_shell() -> None:
+    text = steps.script([check_selftests.step_of(test) for test in check_selftests.TESTS], check_selftests._SETUP)
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and text.count("\nrun ") == len(check_selftests.TESTS)
 
 
 def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

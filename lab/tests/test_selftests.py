@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,43 +31,12 @@ Bail out! 1 out of 8 tests failed
 """
 
 
-def test_ktap_results() -> None:
-    assert selftests.read_results(KTAP) == {
-        "No leak from parent into child": "ok",
-        "Leak from parent into child": "not ok",
-        "MADV_PAGEOUT did not work": "skip",
-        "nested in a script's output": "ok",
-        "mapping at ADDRESS is gone": "ok",
-        "mapping at ADDRESS is gone (2)": "ok",
-        "mremap - may fail": "xfail",
-        "unnamed": "not ok",
-    }
-
-
-def test_names_of_one_harness() -> None:
-    said = "#  RUN           migration.private_anon ...\n#            OK  migration.private_anon\n"
-    said += "ok 1 migration.private_anon\nok 2 migration.shared_anon # SKIP\n"
-    assert selftests.read_results(said) == {
-        "migration.private_anon": "ok",
-        "migration.shared_anon": "skip",
-    }
-
-
-def test_userfaultfd_has_words_of_its_own() -> None:
-    said = """Testing UFFDIO_API (with syscall)... done
+UFFD = """Testing UFFDIO_API (with syscall)... done
 Testing register-ioctls on anon... skipped [reason: feature missing]
 Testing zeropage on hugetlb... failed [reason: data mismatch]
 Userfaults unit tests: pass=1, skip=1, fail=1 (total=3)
 """
-    assert selftests.read_results(said) == {
-        "UFFDIO_API (with syscall)": "ok",
-        "register-ioctls on anon": "skip",
-        "zeropage on hugetlb": "not ok",
-    }
-
-
-def test_the_worst_step_of_khugepaged_counts() -> None:
-    said = """Save THP and khugepaged settings... \x1b[32mOK\x1b[0m
+KHUGEPAGED = """Save THP and khugepaged settings... \x1b[32mOK\x1b[0m
 
 Run test: collapse_full (khugepaged:anon)
 Allocate huge page.... \x1b[32mOK\x1b[0m
@@ -80,17 +48,34 @@ Do not collapse empty PTE table.... \x1b[32mOK\x1b[0m
 Run test: collapse_swapin (madvise:anon)
 Swapout one page... \x1b[33mSkip\x1b[0m
 """
-    assert selftests.read_results(said) == {
-        "collapse_full (khugepaged:anon)": "not ok",
-        "collapse_empty (khugepaged:anon)": "ok",
-        "collapse_swapin (madvise:anon)": "skip",
-    }
 
 
-def test_output_that_is_no_result() -> None:
-    said = "looks ok 3 times\nok then\nnothing is ok\n\0\xff\nok\nnot ok\n"
-    assert selftests.read_results(said) == {}
-    assert selftests.read_results("") == {}
+@pytest.mark.parametrize(
+    ("said", "results"),
+    [
+        (KTAP, {
+            "No leak from parent into child": "ok", "Leak from parent into child": "not ok",
+            "MADV_PAGEOUT did not work": "skip", "nested in a script's output": "ok",
+            "mapping at ADDRESS is gone": "ok", "mapping at ADDRESS is gone (2)": "ok",
+            "mremap - may fail": "xfail", "unnamed": "not ok",
+        }),
+        # The names of one harness.
+        ("#  RUN           migration.private_anon ...\n#            OK  migration.private_anon\n"
+         "ok 1 migration.private_anon\nok 2 migration.shared_anon # SKIP\n",
+         {"migration.private_anon": "ok", "migration.shared_anon": "skip"}),
+        (UFFD, {"UFFDIO_API (with syscall)": "ok", "register-ioctls on anon": "skip", "zeropage on hugetlb": "not ok"}),
+        # The worst step counts.
+        (KHUGEPAGED, {
+            "collapse_full (khugepaged:anon)": "not ok", "collapse_empty (khugepaged:anon)": "ok",
+            "collapse_swapin (madvise:anon)": "skip",
+        }),
+        ("looks ok 3 times\nok then\nnothing is ok\n\0\xff\nok\nnot ok\n", {}),
+        ("", {}),
+    ],
+    ids=["KTAP", "harness", "userfaultfd", "khugepaged", "no result", "nothing"],
+)  # fmt: skip
+def test_results(said: str, results: dict[str, str]) -> None:
+    assert selftests.read_results(said) == results
 
 
 A, B, C = (Selftest("mm", name) for name in "abc")
@@ -128,12 +113,9 @@ def test_kernel_that_complains_is_a_result() -> None:
     found = _read(said, log + "watchdog: BUG: soft lockup - CPU#0\r\n", [A, B])
     assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
     assert found["mm/b"].results == {}
-
-
-def test_kernel_that_dies_between_two_tests() -> None:
-    said = "\n@quell begin 0\n\n@quell end 0 0\n"
-    found = _read(said, LOG % 0 + PANIC, [A, B])
-    assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
+    # It dies between two tests.
+    found = _read(said.partition("\n@quell begin 1")[0], LOG % 0 + PANIC, [A, B])
+    assert {name: one.results for name, one in found.items()} == {"mm/a": {"the kernel's log is clean": "not ok"}}
 
 
 PASS = Outcome("pass", {"x": "ok", "y": "ok"})
@@ -153,25 +135,30 @@ def test_differences() -> None:
     assert selftests.differences(Outcome("timeout", {}), timeout) == {}
 
 
-def test_difference_counts_if_it_comes_again() -> None:
-    same, worse, better = (PASS, PASS), (PASS, FAIL), (FAIL, PASS)
-    assert selftests.judge([same]) == {}
-    assert set(selftests.judge([worse])) == {"as a whole", "y"}
-    assert set(selftests.judge([better])) == {"as a whole", "y"}
-    assert selftests.judge([worse, same, same]) == {}
-    assert selftests.judge([worse, worse, same])["y"] == ("ok, ok, ok", "not ok, not ok, ok")
-    # Flaky on stock too.
-    assert selftests.judge([worse, better, same]) == {}
-    assert selftests.judge([worse, better, worse]) == {}
+SAME, WORSE, BETTER = (PASS, PASS), (PASS, FAIL), (FAIL, PASS)
+CLEAN = Outcome("pass")
+WARNED = Outcome("pass", {"the kernel's log is clean": "not ok"})
 
 
-def test_dead_kernel_counts_once() -> None:
-    assert selftests.judge([(PASS, CRASH), (PASS, PASS), (PASS, PASS)])
-    assert not selftests.judge([(CRASH, PASS), (PASS, PASS), (PASS, PASS)])
-    warned = Outcome("pass", {"the kernel's log is clean": "not ok"})
-    clean = Outcome("pass")
-    assert selftests.judge([(clean, warned), (clean, clean), (clean, clean)])
-    assert not selftests.judge([(warned, warned)])
+@pytest.mark.parametrize(
+    ("rounds", "counts"),
+    [
+        ([SAME], False), ([WORSE], True), ([BETTER], True), ([WORSE, SAME, SAME], False), ([WORSE, WORSE, SAME], True),
+        # Flaky on stock too; a third as often is enough.
+        ([WORSE, BETTER, SAME], False), ([WORSE, BETTER, WORSE], False), ([WORSE] * 8 + [BETTER], True),
+        ([WORSE] * 6 + [BETTER] * 3, False), ([WORSE] * 4 + [SAME] * 5, False),
+        # A dead kernel counts once, and so does a complaint.
+        ([(PASS, CRASH), SAME, SAME], True), ([(CRASH, PASS), SAME, SAME], False),
+        ([(CLEAN, WARNED), (CLEAN, CLEAN), (CLEAN, CLEAN)], True), ([(WARNED, WARNED)], False),
+    ],
+)  # fmt: skip
+def test_difference_counts_if_it_comes_again(rounds: list[selftests.Round], counts: bool) -> None:
+    assert bool(selftests.judge(rounds)) == counts
+
+
+def test_differences_are_named() -> None:
+    assert set(selftests.judge([WORSE])) == {"as a whole", "y"}
+    assert selftests.judge([WORSE, WORSE, SAME])["y"] == ("ok, ok, ok", "not ok, not ok, ok")
 
 
 def test_skipping_everything_says_nothing() -> None:
@@ -241,23 +228,22 @@ def test_what_large_folios_do_on_stock_as_well_is_told_apart() -> None:
     assert a.why.startswith("as stock with large folios: ") and "y: stock ok, ok" in a.why
 
 
-def test_large_folios_do_not_excuse_everything() -> None:
-    rounds = [(PASS, FAIL)] * 9
-    assert selftests.as_large(rounds, [FAIL, FAIL, PASS]) == ["as a whole", "y"]
-    assert selftests.as_large(rounds, [FAIL, PASS, PASS]) == []
-    assert selftests.as_large([(PASS, CRASH)] * 9, [CRASH] * 3) == []
-    warned = Outcome("pass", {"the kernel's log is clean": "not ok"})
-    assert selftests.as_large([(Outcome("pass"), warned)] * 9, [warned] * 3) == []
-    # A skipped test explains no missing result.
-    lacks = Outcome("pass", {"x": "ok"})
-    assert selftests.as_large([(PASS, lacks)] * 9, [Outcome("skip")] * 3) == []
+LACKS = Outcome("pass", {"x": "ok"})
 
 
-def test_flaky_on_stock_a_third_as_often() -> None:
-    worse, better, same = (PASS, FAIL), (FAIL, PASS), (PASS, PASS)
-    assert selftests.judge([worse] * 8 + [better])
-    assert not selftests.judge([worse] * 6 + [better] * 3)
-    assert not selftests.judge([worse] * 4 + [same] * 5)
+@pytest.mark.parametrize(
+    ("each", "large", "excused"),
+    [
+        (WORSE, [FAIL, FAIL, PASS], ["as a whole", "y"]),
+        (WORSE, [FAIL, PASS, PASS], []),
+        ((PASS, CRASH), [CRASH] * 3, []),
+        ((CLEAN, WARNED), [WARNED] * 3, []),
+        # A skipped test explains no missing result.
+        ((PASS, LACKS), [Outcome("skip")] * 3, []),
+    ],
+)
+def test_large_folios_do_not_excuse_everything(each: selftests.Round, large: list[Outcome], excused: list[str]) -> None:
+    assert selftests.as_large([each] * 9, large) == excused
 
 
 def test_stock_with_large_folios_boots_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +263,7 @@ class _Guest:
         self.deadly = deadly
         self.boots = 0
 
-    def __call__(
-        self, _machine: machine.Machine, _image: Path, job: machine.Job, rundir: Path, **_: object
-    ) -> None:
+    def __call__(self, _machine: machine.Machine, _image: Path, job: machine.Job, rundir: Path, **_: object) -> None:
         self.boots += 1
         said = ""
         for line in job.argv[2].splitlines():
@@ -347,13 +331,6 @@ def test_groups_share_a_guest() -> None:
     assert [len(group) for group in selftests.groups([A, Selftest("kvm", "a"), A])] == [1, 1, 1]
     assert found[2] == [wide]
     assert selftests.groups([]) == []
-
-
-def test_driver_is_a_shell_script() -> None:
-    text = steps.script([selftests.step_of(test) for test in selftests.TESTS], selftests._SETUP)
-    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert text.count("\nrun ") == len(selftests.TESTS)
 
 
 def test_names_are_unique() -> None:

@@ -59,9 +59,7 @@ def test_run_that_went_well_failed_or_was_skipped() -> None:
         ([5.0, 6.0, 7.0], [10.0, 11.0, 12.0], True, "+83%, beyond the spread"),
     ],
 )
-def test_slower_only_if_every_run_is(
-    stock: list[float], quell: list[float], good: bool, words: str
-) -> None:
+def test_slower_only_if_every_run_is(stock: list[float], quell: list[float], good: bool, words: str) -> None:
     fast, said = stress.compare_rates(stock, quell, 0.25)
     assert fast is good
     assert words in said

@@ -31,45 +31,48 @@ END = "[   64.0] luf_torture: End of test: SUCCESS\r\n"
 LOCKUP = "[   40.0] watchdog: BUG: soft lockup - CPU#0 stuck for 23s!"
 
 
-def test_quiet_guest() -> None:
-    outcome = torture.read_outcome(GOOD, END)
-    assert (outcome.by, outcome.problems) == ("", ())
-    assert (outcome.reads, outcome.rate) == (1000, 500)
+HALF = "luf_torture: VIOLATION: word 3 of frame 4711 (order 0) is 0, not f4\r\n"
+FOCUSED = "not ok 3 luf_stale write: 9 reads, 2 stale\n# VIOLATION: by luf_stale after 1.20 s\n"
+GAVE_UP = "Bail out! swapon: Cannot allocate memory\n# VIOLATION: by rmap_batch after 0.30 s\n"
 
 
-def test_user_half() -> None:
-    outcome = torture.read_outcome(STALE, END)
-    assert outcome.by == "user half"
-    assert outcome.seconds == pytest.approx(0.12)
-    assert outcome.what.startswith("write, shared paged out")
-    assert outcome.problems
+@pytest.mark.parametrize(
+    ("stdout", "console", "oops", "by", "what", "seconds"),
+    [
+        (GOOD, END, [], "", "", 0),
+        (STALE, END, [], "user half", "write, shared paged out", 0.12),
+        (FOCUSED, END, [], "luf_stale", "luf_stale write: 9 reads, 2 stale", 1.2),
+        # The first to find it counts.
+        (BY_LEDGER + STALE, LEDGER, [], "ledger", "a frame is freed", 0.05),
+        (BY_LEDGER.replace("0.050", "0.500") + STALE, LEDGER, [], "user half", "write", 0.12),
+        # The console counts even if the program saw nothing.
+        (GOOD, LEDGER, [], "ledger", "a frame is freed", 0),
+        (GOOD, HALF, [], "kernel half", "word 3", 0),
+        # A crash counts, a slow host does not.
+        ("", "", ["kernel BUG at mm/page_table_check.c:100!"], "crash", "kernel BUG", 0),
+        (GOOD, "", [LOCKUP], "", "", 0),
+        # A test that gives up has found nothing.
+        (GAVE_UP, END, [], "", "", 0),
+    ],
+)
+def test_who_finds_it(stdout: str, console: str, oops: list[str], by: str, what: str, seconds: float) -> None:
+    outcome = torture.read_outcome(stdout, console, oops)
+    assert (outcome.by, outcome.seconds) == (by, pytest.approx(seconds)) and outcome.what.startswith(what)
+    assert bool(outcome.problems) == ((stdout, console) != (GOOD, END))
+    assert (outcome.reads, outcome.rate) == (1000, 500) or stdout != GOOD
 
 
-def test_the_first_to_find_it_counts() -> None:
-    outcome = torture.read_outcome(BY_LEDGER + STALE, LEDGER)
-    assert (outcome.by, outcome.seconds) == ("ledger", pytest.approx(0.05))
-    assert outcome.what.startswith("a frame is freed")
-    late = BY_LEDGER.replace("0.050", "0.500")
-    assert torture.read_outcome(late + STALE, LEDGER).by == "user half"
-
-
-def test_console_counts_even_if_the_program_saw_nothing() -> None:
-    assert torture.read_outcome(GOOD, LEDGER).by == "ledger"
-    half = "luf_torture: VIOLATION: word 3 of frame 4711 (order 0) is 0, not f4\r\n"
-    assert torture.read_outcome(GOOD, half).by == "kernel half"
-    failed = torture.read_outcome(GOOD, END.replace("SUCCESS", "FAILURE"))
-    assert "kernel half: End of test: FAILURE" in failed.problems
-
-
-def test_crash_is_found_but_a_slow_host_is_none() -> None:
-    assert torture.read_outcome("", "", ["kernel BUG at mm/page_table_check.c:100!"]).by == "crash"
-    slow = torture.read_outcome(GOOD, "", [LOCKUP])
-    assert slow.by == ""
-    assert slow.problems
-
-
-def test_warning_is_a_problem() -> None:
-    assert torture.read_outcome(GOOD, "WARNING: possible circular locking dependency\n").problems
+@pytest.mark.parametrize(
+    ("stdout", "console", "problem"),
+    [
+        (GOOD, END.replace("SUCCESS", "FAILURE"), "kernel half: End of test: FAILURE"),
+        (GOOD, "WARNING: possible circular locking dependency\n", "console: WARNING: possible circular locking dependency"),
+        (GAVE_UP, END, "rmap_batch gave up: swapon: Cannot allocate memory"),
+        (BY_LEDGER, END, "ledger gave up: it said nothing"),
+    ],
+)
+def test_problems(stdout: str, console: str, problem: str) -> None:
+    assert torture.read_outcome(stdout, console).problems == (problem,)
 
 
 class _Guests:
@@ -101,12 +104,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_mutant_that_survives_fails(bench: Any) -> None:
-    said = {"LUF_A": STALE, "RMAP_B": GOOD, "EARLY_C": machine.GuestTimeout("it hangs")}
-    ready = bench(said, "LUF_A\nRMAP_B\nEARLY_C\n")
+    said = {"LUF_A": STALE, "RMAP_B": GOOD, "RMAP_A": GAVE_UP, "EARLY_C": machine.GuestTimeout("it hangs")}
+    ready = bench(said, "LUF_A\nRMAP_B\nRMAP_A\nEARLY_C\n")
     assert ready.mutants() == list(said)
     found, *survived = [ready.mutant(name) for name in said]
     assert found.status == "passed" and "user half" in found.said and "0.12 s" in found.said
     assert all(case.status == "failed" and "survived" in case.why for case in survived)
+    assert survived[1].why.endswith("gave up: swapon: Cannot allocate memory")
     assert "no test for the mutation ODD_ONE" in ready.mutant("ODD_ONE").why
 
 
@@ -146,20 +150,3 @@ def test_intact_kernel(said: str, status: str, why: str, bench: Any) -> None:
     if status == "passed":
         assert cases[1].said.startswith("intact: 1,000 reads checked, 500 per second")
         assert cases[2].said == "LUF, no fault: 1 tests found nothing"
-
-
-def test_who_gives_up_has_found_nothing(bench: Any) -> None:
-    said = "Bail out! swapon: Cannot allocate memory\n# VIOLATION: by rmap_batch after 0.30 s\n"
-    outcome = torture.read_outcome(said, END)
-    assert outcome.by == ""
-    assert outcome.problems == ("rmap_batch gave up: swapon: Cannot allocate memory",)
-    assert torture.read_outcome(BY_LEDGER, END).problems == ("ledger gave up: it said nothing",)
-    case = bench({"RMAP_A": said}, "RMAP_A\n").mutant("RMAP_A")
-    assert case.status == "failed" and case.why.endswith("gave up: swapon: Cannot allocate memory")
-
-
-def test_focused_program_finds_it() -> None:
-    said = "not ok 3 luf_stale write: 9 reads, 2 stale\n# VIOLATION: by luf_stale after 1.20 s\n"
-    outcome = torture.read_outcome(said, END)
-    assert (outcome.by, outcome.seconds) == ("luf_stale", 1.2)
-    assert "2 stale" in outcome.what

@@ -127,17 +127,11 @@ def main(args: argparse.Namespace) -> int:
     wanted = [part for part in PARTS if (part in args.only if args.only else args.full or part not in EXTRA)]
     kept = None if args.build else record.Record(cache, args.record, args.full)
     report = parts.Parts(wanted, kept, args.resume)
-    lab = repo_root() / "lab"
-    options = [f"--{name}={value}" for name, value in (
-        ("junitxml", args.junit), ("ktap", args.ktap), ("seed", args.seed), *(("build", name) for name in args.build),
-    ) if value is not None]  # fmt: skip
-    code = pytest.main(
-        [
-            f"--config-file={lab}/pyproject.toml", f"--rootdir={CHECKS.parent}", "--capture=no", "--continue-on-collection-errors",
-            *(["--full"] if args.full else []), *options, *(f"{CHECKS}/check_{part}.py" for part in wanted),
-        ],
-        plugins=[report],
-    )  # fmt: skip
+    values = [("junitxml", args.junit), ("ktap", args.ktap), ("seed", args.seed), *(("build", b) for b in args.build)]
+    options = [f"--{name}={value}" for name, value in values if value is not None]
+    options += [f"--config-file={repo_root()}/lab/pyproject.toml", f"--rootdir={CHECKS.parent}", "--capture=no"]
+    options += ["--continue-on-collection-errors", *(["--full"] if args.full else [])]
+    code = pytest.main([*options, *(f"{CHECKS}/check_{part}.py" for part in wanted)], plugins=[report])
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
