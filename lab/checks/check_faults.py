@@ -230,26 +230,22 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
 # --- all of it ----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def kernels(cache: Cache) -> dict[str, build.Kernel]:
-    """All kernels of this part."""
+def _kernel(name: str, cache: Cache) -> build.Kernel:
     prereq.ensure([*prereq.VM, *prereq.FAULTS])
-    names = dict.fromkeys([*(fault.kernel for fault in FAULTS), "stock", "quell"])
-    return build.build_kernels(source.debian_source(cache), tuple(names), cache)
+    return build.build_kernels(source.debian_source(cache), (name,), cache)[name]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(
-    fault: Fault, kernels: dict[str, build.Kernel], programs: dict[str, Path], cache: Cache, full: bool
-) -> None:
+def test_fault(fault: Fault, programs: dict[str, Path], cache: Cache, full: bool) -> None:
     """Each event for _SHORT_S or longer; in the long form for _LONG_S."""
     # A busy host does less work in a second.
     seconds = _LONG_S if full else _SHORT_S * steps.patience()
-    settle(run_fault(fault, kernels[fault.kernel].image, seconds, cache, programs[PROGRAM].parent))
+    image = _kernel(fault.kernel, cache).image
+    settle(run_fault(fault, image, seconds, cache, programs[PROGRAM].parent))
 
 
 @pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, 6))])
 @pytest.mark.parametrize("kernel", ["stock", "quell"])
-def test_power_cut(kernel: str, number: int, kernels: dict[str, build.Kernel], cache: Cache) -> None:
+def test_power_cut(kernel: str, number: int, cache: Cache) -> None:
     """One on each kernel; five in the long form."""
-    settle(power_cut(kernels[kernel], number, cache))
+    settle(power_cut(_kernel(kernel, cache), number, cache))
