@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,9 @@ from quell.paths import Cache, require_space, write_atomic
 # Raised with every incompatible change of the form.
 SCHEMA = "quell.results/2"
 FILE = "result.json"
+
+# A report without names has the newest result of each of these presets.
+_REPORTED = ("compare", "ladder", "scale")
 
 TIMES = {
     "kvm": "times are those of this machine's CPU",
@@ -94,7 +97,6 @@ def load(path: Path) -> dict[str, Any]:
     ResultError when the file cannot be read, is no result, is damaged, or is of another version.
     """
     file = path / FILE if path.is_dir() else path
-    file = file if file.exists() else next(path.glob("*.json"), file)  # ladder.json, sizes.json of an earlier version
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         json.dumps(found, allow_nan=False)
@@ -103,7 +105,7 @@ def load(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ResultError(f"{file} is no JSON: {error}") from error
     given = found.get("schema") if isinstance(found, dict) else None
-    if not isinstance(given, str) or not re.fullmatch(r"quell\.(results|ladder|sizes)/\d+", given):
+    if not isinstance(given, str) or not re.fullmatch(r"quell\.results/\d+", given):
         raise ResultError(f"{file} is no result of quell compare")
     if given != SCHEMA:
         raise ResultError(
@@ -155,11 +157,30 @@ def kept(cache: Cache) -> Iterator[tuple[Path, dict[str, Any]]]:
         yield folder, result
 
 
-def latest(cache: Cache, presets: tuple[str, ...] = ()) -> Path | None:
-    """The newest folder with a complete result of one of ``presets``, or with any result if none are named; or None."""
-    if not presets:
-        return next(iter(_folders(cache)), None)
-    return next((folder for folder, result in kept(cache) if result["preset"] in presets), None)
+def find(names: Sequence[str], cache: Cache) -> list[dict[str, Any]]:
+    """The results in these files, folders, or names of the cache; without names the newest ones of ``_REPORTED``.
+
+    UsageError when there is none, ResultError when one cannot be read.
+    """
+    if names:
+        return [load(_path(name, cache)) for name in names]
+    newest: dict[str, dict[str, Any]] = {}
+    for _, result in kept(cache):
+        newest.setdefault(result["preset"], result)
+    if found := [newest[preset] for preset in _REPORTED if preset in newest]:
+        return found
+    for folder in _folders(cache):
+        return [load(folder)]  # of another preset; or its error
+    raise UsageError("there are no results yet; ./quell compare makes them")
+
+
+def _path(name: str, cache: Cache) -> Path:
+    path = Path(name)
+    if not path.exists() and "/" not in name:
+        path = cache.results / name
+    if not path.exists():
+        raise UsageError(f"there is no result {name}: neither a file or folder, nor a name in {cache.results}")
+    return path
 
 
 def environment(

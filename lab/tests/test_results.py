@@ -28,13 +28,11 @@ def made(preset: str = "compare") -> dict[str, Any]:
 
 def test_round_trip(tmp_path: Path) -> None:
     cache, whole = Cache(tmp_path), made()
-    assert results.latest(cache) is None
     with results.new_folder(cache) as first, results.new_folder(cache) as second:
         assert first != second
-        assert results.latest(cache) is None  # nothing is finished
+        assert list(results.kept(cache)) == []  # nothing is finished
         results.save(first, whole)
-    assert results.latest(cache) == results.latest(cache, ("compare",)) == first
-    assert results.latest(cache, ("ladder",)) is None
+    assert [folder for folder, _ in results.kept(cache)] == [first]
     assert results.load(first) == results.load(first / "result.json") == json.loads(json.dumps(whole))
 
 
@@ -54,22 +52,13 @@ def test_what_is_rejected(tmp_path: Path) -> None:
         (b"\xff", "no JSON"),
         ('{"schema": "quell.figures/1"}', "no result of quell compare"),
         ('{"schema": "quell.results/1"}', "form quell.results/1 of another version.*measure again"),
-        ('{"schema": "quell.ladder/1"}', "form quell.ladder/1 of another version"),
         ('{"schema": "quell.results/2"}', "is damaged"),
     ):
         (tmp_path / "result.json").write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(results.ResultError, match=says):
             results.load(tmp_path)
-    (old := tmp_path / "old").mkdir()
     with pytest.raises(results.ResultError, match="cannot be read"):
-        results.load(old)
-    (old / "ladder.json").write_text('{"schema": "quell.ladder/1"}')
-    for path in (old, old / "ladder.json"):
-        with pytest.raises(results.ResultError, match="the form quell.ladder/1 of another version"):
-            results.load(path)
-    whole = made()
-    (old / "result.json").write_text(json.dumps(whole))
-    assert results.load(old) == whole
+        results.load(tmp_path / "old")
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

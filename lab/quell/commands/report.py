@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write the kept results to one HTML file, with tables and plots. It needs no network.
+"""Write the kept results to one HTML file, with tables and charts. It needs no network.
 
 Without RESULT, the page has the newest results of compare, ladder and ladder --scale.
 RESULT is a folder, a file, or the name of a folder in the cache. It may be repeated.
@@ -11,10 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from quell import paths, ui
+from quell import paths, results, ui
 from quell.errors import UsageError
 from quell.paths import Cache
-from quell.report import sources
 
 DEFAULT = "quell-report.html"
 
@@ -47,7 +46,7 @@ def _check(file: Path) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Read everything, then write the page, whole or not at all."""
-    # jinja2 and the charts' libraries are imported by this command only.
+    # jinja2 is imported by this command only.
     from quell.report import page
 
     to_stdout = str(args.output) == "-"
@@ -55,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     target = args.output.resolve()
     if not to_stdout:
         _check(target)
-    text = page.render(sources.find(args.results, Cache()))
+    text = page.render(results.find(args.results, Cache()))
     if to_stdout:
         sys.stdout.write(text)
         return 0

@@ -1,33 +1,108 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report's charts. Each is small and readable without color, by shapes and labels."""
+"""The report's charts, as inline SVG that is readable without color.
+
+Elements have classes; the page's style sheet sets colors and fonts, for light, dark
+and print. Lengths are in user units. Charts are WIDTH wide, as a phone: their text
+is not scaled down there.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+import unicodedata
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from quell import stats, table, ui
-from quell.report import svg
+from quell import table, ui
 
-# Kinds of verdicts (classes of the style sheet), and their marks.
-BETTER, WORSE, SAME, FEW = "better", "worse", "same", "few"
-MARKS = {BETTER: "circle", WORSE: "triangle", SAME: "square", FEW: "cross"}
-_KINDS = {stats.BETTER: BETTER, stats.WORSE: WORSE, stats.SAME: SAME}
-_FEW_TEXT = stats.too_few(1).partition(" (")[0]
-# Ratios beyond these are drawn at the edge, beside their value.
-_RATIO_LIMITS = (1e-3, 1e3)
-
-_Figure = Mapping[str, Any]
+WIDTH = 360.0
+# The average width of a character, as a share of the font size; wide ones (CJK) take all.
+_CHARACTER = 0.56
 
 
-def kind(verdict: str | None) -> str:
-    """A verdict's kind; empty for a figure that was not judged."""
-    text = verdict or ""
-    return FEW if text.startswith(_FEW_TEXT) else _KINDS.get(text, "")
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+def clean(text: str) -> str:
+    """Text without control characters and lone surrogates, which no document may have."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", " ", re.sub(r"[\ud800-\udfff]", "\ufffd", text))
+
+
+def width_of(text: str) -> float:
+    """The approximate width of a text of 11 units."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return 11 * (wide + _CHARACTER * (len(text) - wide))
+
+
+def fit(text: str, width: float) -> str:
+    """The text, cut with an ellipsis if it is wider."""
+    if width_of(text) <= width:
+        return text
+    while text and width_of(text + "…") > width:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def outline(shape: str, x: float, y: float, r: float) -> str:
+    """The path of a mark around (x, y): a circle, triangle, square or cross."""
+    if shape == "circle":
+        arc = f"a{_text(r)} {_text(r)} 0 1 0"
+        return f"M{_text(x - r)} {_text(y)}{arc} {_text(2 * r)} 0{arc} {_text(-2 * r)} 0Z"
+    # A cross is a plus, turned by an eighth.
+    w, turn = r * 0.4, math.sqrt(0.5)
+    plus = [(-w, -r), (w, -r), (w, -w), (r, -w), (r, w), (w, w), (w, r), (-w, r), (-w, w), (-r, w), (-r, -w), (-w, -w)]
+    corners = {
+        "triangle": [(0, -r * 1.15), (r * 1.15, r * 0.95), (-r * 1.15, r * 0.95)],
+        "square": [(-r * 0.9, -r * 0.9), (r * 0.9, -r * 0.9), (r * 0.9, r * 0.9), (-r * 0.9, r * 0.9)],
+        "cross": [((a - b) * turn, (a + b) * turn) for a, b in plus],
+    }  # fmt: skip
+    return "M" + "L".join(f"{_text(x + a)} {_text(y + b)}" for a, b in corners[shape]) + "Z"
+
+
+class Chart:
+    """One chart: ``name`` and ``description`` are for screen readers.
+
+    ``ident`` has to be unique on the page.
+    """
+
+    def __init__(self, ident: str, name: str, description: str, height: float) -> None:
+        self.root = ET.Element("svg", {
+            "viewBox": f"0 0 {_text(WIDTH)} {_text(height)}", "role": "img", "class": "chart",
+            "aria-labelledby": f"{ident}-t", "aria-describedby": f"{ident}-d",
+        })  # fmt: skip
+        ET.SubElement(self.root, "title", {"id": f"{ident}-t"}).text = clean(name)
+        ET.SubElement(self.root, "desc", {"id": f"{ident}-d"}).text = clean(description)
+
+    def markup(self) -> Markup:
+        """The element as HTML; everything in it is escaped."""
+        return Markup(ET.tostring(self.root, encoding="unicode"))
+
+    def add(self, tag: str, css: str, text: str = "", tip: str = "", **attributes: object) -> None:
+        """An element with a text; ``tip`` is its tooltip."""
+        named = {key.replace("_", "-"): _text(value) for key, value in attributes.items()}
+        element = ET.SubElement(self.root, tag, {"class": css, **named})
+        if tip:
+            title = ET.SubElement(element, "title")
+            title.text, title.tail = clean(tip), clean(text)
+        else:
+            element.text = clean(text)
+
+    def line(self, css: str, x1: float, y1: float, x2: float, y2: float, tip: str = "") -> None:
+        """A straight line."""
+        self.add("line", css, tip=tip, x1=x1, y1=y1, x2=x2, y2=y2)
+
+    def label(self, css: str, x: float, y: float, text: str, width: float) -> None:
+        """A text of 11 units, cut to ``width``; a cut text has the whole as its tooltip."""
+        shown = fit(text, width)
+        self.add("text", css, shown, text if shown != text else "", x=x, y=y)
 
 
 @dataclass(frozen=True)
@@ -37,134 +112,54 @@ class Side:
     name: str
     title: str
     css: str
-    shape: str
 
 
 def sides(result: Mapping[str, Any]) -> list[Side]:
     """The sides: the base and stock kernels are gray, the last side with a Quell kernel is highlighted."""
     own = [n for n, side in enumerate(result["sides"]) if n and side["kernel"] != "stock"]
     css = {n: "between" for n in own} | dict.fromkeys(own[-1:], "other")
-    return [
-        Side(side["name"], side["title"], css.get(n, "base"), svg.SHAPES[n % len(svg.SHAPES)])
-        for n, side in enumerate(result["sides"])
-    ]
+    return [Side(side["name"], side["title"], css.get(n, "base")) for n, side in enumerate(result["sides"])]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A figure of a side against the base; ``base`` and ``other`` are summaries of a result.
+class Scale:
+    """A linear scale from values to places, with 0 and all ``values``."""
 
-    ``later``: emulation changes the figure, so it comes last.
-    """
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self.low, high = min(0.0, *values), max(0.0, *values)
+        self.high = high if high > self.low else self.low + 1
+        self.start, self.end = start, end
 
-    label: str
-    base: Mapping[str, Any] | None
-    other: Mapping[str, Any] | None
-    ratio: float | None
-    verdict: str
-    matters: bool
-    later: bool
-
-    @property
-    def kind(self) -> str:
-        """The verdict's kind."""
-        return kind(self.verdict)
-
-    @property
-    def range(self) -> tuple[float, float] | None:
-        """The minimum and the maximum ratio of any two runs, or None."""
-        if self.base and self.other and self.base["min"] > 0 and self.other["min"] >= 0:
-            return self.other["min"] / self.base["max"], self.other["max"] / self.base["min"]
-        return None
+    def __call__(self, value: float) -> float:
+        # Halved first: the difference of two large numbers may overflow.
+        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        return self.start + share * (self.end - self.start)
 
 
-def ratio_domain(rows: Sequence[Row]) -> tuple[float, float]:
-    """A range for a logarithmic axis with 1 and all ratios, within ``_RATIO_LIMITS``."""
-    values = [1.0]
-    for row in rows:
-        values += [v for v in (row.ratio, *(row.range or ())) if v is not None and v > 0]
-    low = max(min(values), _RATIO_LIMITS[0])
-    high = min(max(values), _RATIO_LIMITS[1])
-    return min(low * 0.8, 0.45), max(high * 1.25, 2.2)
-
-
-def ratios(
-    ident: str, name: str, base: str, other: str, rows: Sequence[Row], domain: tuple[float, float]
-) -> Markup:
-    """Ratios to the base on a logarithmic axis, one row each; the base is the line at 1."""
-    top, step, left, right = 8.0, 22.0, 158.0, svg.WIDTH - 48
-    labels = [svg.wrap(row.label, left - 10) for row in rows]
-    heights = [step + svg.LINE * (len(parts) - 1) for parts in labels]
-    bottom = top + sum(heights)
-    tips = [
-        f"{row.label}: {base} {table.span(row.base)}, {other} {table.span(row.other)}, "
-        f"ratio {table.ratio(row.ratio)}, {row.verdict}"
-        for row in rows
-    ]
-    chart = svg.Chart(
-        ident, f"{name}: ratio of {other} to {base}", f"Medians of {other} divided by those of {base}. "
-        f"{'; '.join(tips)}.", bottom + 32,
-    )  # fmt: skip
-    scale = svg.Log(*domain, left, right)
-    marks = svg.log_ticks(*domain)
-    # As many tick labels as fit.
-    every = max(1, round(len(marks) * 34 / (right - left) + 0.49))
-    one = marks.index(1.0) if 1.0 in marks else 0
-    for n, value in enumerate(marks):
-        css = "reference" if value == 1 else "grid"
-        chart.line(css, scale(value), top, scale(value), bottom + 4)
-        if (n - one) % every == 0:
-            chart.text("tick", scale(value), bottom + 15, f"{value:g}", "middle")
-    room = 2 * min(scale(1), svg.WIDTH - scale(1))
-    chart.text("tick", scale(1), bottom + 28, svg.fit(f"1: as {base}", room), "middle")
-    for n, (row, tip) in enumerate(zip(rows, tips, strict=True)):
-        y = top + sum(heights[:n]) + heights[n] / 2
-        chart.lines("name", 0, y + 4, labels[n], left - 10)
-        if row.ratio is None or row.ratio < 0:
-            chart.text("value", svg.WIDTH, y + 4, "-", "end")
-            continue
-        css = row.kind or SAME
-        if row.range:
-            chart.line(f"span {css}", scale(row.range[0]), y, scale(row.range[1]), y)
-        chart.mark(css, MARKS[css], scale(row.ratio), y, tip=tip)
-        chart.text("value", svg.WIDTH, y + 4, table.ratio(row.ratio), "end")
-    return chart.markup()
-
-
-def _each_run(figure: _Figure, every: Sequence[Side]) -> str:
-    """All runs of all sides as text."""
-    return ", ".join(
-        f"{side.name} {_values(found) if (found := figure['sides'][side.name]) else 'none'}" for side in every
-    )
-
-
-def _values(found: Mapping[str, Any]) -> str:
-    return ", ".join(map(ui.number, found["runs"]))
-
-
-def _scale(figures: Sequence[_Figure], start: float, end: float) -> svg.Linear:
-    """A scale with 0 and every run of these figures."""
-    found = [side for figure in figures for side in figure["sides"].values() if side]
-    return svg.zero_based([value for side in found for value in side["runs"]], start, end)
+def _values(figure: Mapping[str, Any], side: Side) -> str:
+    found = figure["sides"][side.name]
+    return ", ".join(map(ui.number, found["runs"])) if found else "none"
 
 
 def runs(
-    ident: str, name: str, figures: Mapping[str, _Figure], matters: Sequence[str], every: Sequence[Side]
+    ident: str, name: str, figures: Mapping[str, Mapping[str, Any]], matters: Sequence[str], every: Sequence[Side]
 ) -> Markup:
     """Every run of these figures: a lane per side with a bar to the median, each figure on its own scale.
 
     The median of the base is a line through all lanes.
     """
-    left = min(104, 8 + max(svg.width_of(side.name, 11) for side in every))
-    right, lane = svg.WIDTH - 56, 15.0
+    left = min(104, 8 + max(width_of(side.name) for side in every))
+    lane = 15.0
     step = 24 + lane * len(every)
-    words = "; ".join(f"{table.label(figure)}: {_each_run(figure, every)}" for figure in figures.values())
-    chart = svg.Chart(ident, name, f"Each run: {words}.", step * len(figures))
+    words = "; ".join(
+        f"{table.label(figure)}: " + ", ".join(f"{side.name} {_values(figure, side)}" for side in every)
+        for figure in figures.values()
+    )
+    chart = Chart(ident, name, f"Each run: {words}.", step * len(figures))
     for n, (key, figure) in enumerate(figures.items()):
         top = n * step + 17
         bottom = top + lane * len(every)
-        chart.label("name strong" if key in matters else "name", 0, top - 5, table.label(figure), svg.WIDTH)
-        scale = _scale([figure], left, right)
+        chart.label("name strong" if key in matters else "name", 0, top - 5, table.label(figure), WIDTH)
+        scale = Scale([run for side in figure["sides"].values() if side for run in side["runs"]], left, WIDTH - 56)
         if base := figure["sides"][every[0].name]:
             chart.line("baseline", scale(base["median"]), top, scale(base["median"]), bottom)
         for m, side in enumerate(every):
@@ -172,60 +167,15 @@ def runs(
             chart.label("side", 0, y + 4, side.name, left - 6)
             found = figure["sides"][side.name]
             if found is None:
-                chart.text("side", left + 6, y + 4, "not counted")
+                chart.add("text", "side", "not counted", x=left + 6, y=y + 4)
                 continue
             zero, end = sorted((scale(0), scale(found["median"])))
             chart.add("rect", f"bar {side.css}", x=zero, y=y - 5, width=end - zero, height=10.0)
             chart.line(f"span {side.css}", scale(found["min"]), y, scale(found["max"]), y)
             for value in found["runs"]:
                 chart.line(f"run {side.css}", scale(value), y - 5, scale(value), y + 5, f"{side.name}: {value:,}")
-            tip = f"{side.name}: median {found['median']:,} of {_values(found)}"
-            chart.mark(side.css, side.shape, scale(found["median"]), y, 3.4, tip)
-            chart.text("value", svg.WIDTH, y + 4, ui.number(found["median"]), "end")
+            tip = f"{side.name}: median {found['median']:,} of {_values(figure, side)}"
+            chart.add("path", f"mark {side.css}", tip=tip, d=outline("circle", scale(found["median"]), y, 3.4))
+            chart.add("text", "value", ui.number(found["median"]), x=WIDTH, y=y + 4, text_anchor="end")
         chart.line("axis", scale(0), top, scale(0), bottom)
-    return chart.markup()
-
-
-def _tick(value: float) -> str:
-    """A round number at an axis: 500k, 0.2."""
-    return re.sub(r"\.?0+(?=[kMG]?$)", "", text) if "." in (text := ui.number(value)) else text
-
-
-def curves(ident: str, name: str, label: str, by_cpus: Mapping[int, _Figure], every: Sequence[Side]) -> Markup:
-    """A figure against the number of CPUs, a line per side; the lines are named at their ends."""
-    left, right, top, bottom = 44.0, svg.WIDTH - 104, 28.0, 206.0
-    counts = sorted(by_cpus)
-    lines = {side: [(n, f) for n in counts if (f := by_cpus[n]["sides"][side.name])] for side in every}
-    words = "; ".join(
-        f"{side.name}: " + ", ".join(f"{ui.number(f['median'])} with {n} CPUs" for n, f in points)
-        for side, points in lines.items()
-    )
-    chart = svg.Chart(ident, name, f"Medians. {words}.", bottom + 34)
-    chart.label("name strong", 0, 12, label, svg.WIDTH)
-    y_of = _scale(list(by_cpus.values()), bottom, top)
-    x_of = svg.Log(counts[0], counts[-1], left + 8, right)
-    for value in svg.ticks(y_of.low, y_of.high):
-        chart.line("grid", left, y_of(value), right, y_of(value))
-        chart.text("tick", left - 6, y_of(value) + 4, _tick(value), "end")
-    chart.line("axis", left, y_of(0), right, y_of(0))
-    for n in counts:
-        chart.text("tick", x_of(n), bottom + 15, str(n), "middle")
-    chart.text("tick", (left + right) / 2, bottom + 29, "CPUs", "middle")
-    ends: list[tuple[float, Side]] = []
-    for at, (side, points) in enumerate(lines.items()):
-        if not points:
-            continue
-        path = "L".join(f"{x_of(n):.2f} {y_of(f['median']):.2f}" for n, f in points)
-        chart.add("path", f"curve {side.css} dash{at % 3}", side.title, d=f"M{path}")
-        for n, f in points:
-            chart.line(f"span {side.css}", x_of(n), y_of(f["min"]), x_of(n), y_of(f["max"]))
-            tip = f"{side.name}, {n} CPUs: median {f['median']:,} of {_values(f)}"
-            chart.mark(side.css, side.shape, x_of(n), y_of(f["median"]), 3.4, tip)
-        ends.append((y_of(points[-1][1]["median"]), side))
-    places = svg.spread_out([y for y, _ in ends], 13, top, bottom)
-    for (y, side), place in zip(ends, places, strict=True):
-        chart.line("leader", right + 6, y, right + 14, place)
-        chart.mark(side.css, side.shape, right + 20, place, 3)
-        css = "name strong" if side.css == "other" else "name"
-        chart.label(css, right + 27, place + 4, side.name, svg.WIDTH - right - 27)
     return chart.markup()

@@ -16,23 +16,22 @@ from typing import Any
 
 from markupsafe import Markup
 
-from quell import presets, results, table, ui
-from quell.report import charts, reproduce, svg
-from quell.report.charts import Row
+from quell import presets, results, stats, table, ui
+from quell.report import charts
 
 _FOLDER = Path(__file__).parent
 # Results with many sides, by preset: the name in the contents, the heading, a description.
 _LADDERS = {
     "ladder": ("Ladder", "The ladder", "The same Quell kernel with one mechanism more switched on at each rung, "
                "and stock Linux."),
-    "scale": ("Scale", "More CPUs", "Each figure against the number of CPUs, a line per rung of the ladder."),
+    "scale": ("Scale", "More CPUs", "The ladder with more CPUs."),
     "sizes": ("Folio sizes", "Folio sizes", "Stock Linux with one size of anonymous folios each, and Quell's choice."),
 }  # fmt: skip
 _SIDES = ("Sides", "Many sides", "Each figure on every side.")
 _DIRECTIONS = {
-    "agrees": (charts.BETTER, "same direction"),
-    "opposite": (charts.WORSE, "opposite direction"),
-    "none": (charts.SAME, "only one of the two differs"),
+    "agrees": ("better", "same direction"),
+    "opposite": ("worse", "opposite direction"),
+    "none": ("same", "only one of the two differs"),
 }
 # Words of several parts; longer ones are too wide for a phone.
 _IDENTIFIER = re.compile(r"(?=\S*[-_/=:;.]\S)\S{2,40}")
@@ -55,7 +54,7 @@ def identifiers(text: str) -> Markup:
 
     Lists may break behind their commas.
     """
-    parts = re.split(r"((?<=,)(?=\S)|\s+)", svg.clean(text))
+    parts = re.split(r"((?<=,)(?=\S)|\s+)", charts.clean(text))
     return Markup("").join(
         Markup("<wbr>") if not part and n % 2
         else Markup('<span class="id">{}</span>').format(_breakable(part)) if _IDENTIFIER.fullmatch(part)
@@ -68,32 +67,48 @@ def _breakable(word: str) -> Markup:
     return Markup("<wbr>").join(_PARTS.split(word))
 
 
+# Kinds of verdicts (classes of the style sheet), and their marks.
+MARKS = {"better": "circle", "worse": "triangle", "same": "square", "few": "cross"}
+_KINDS = {stats.BETTER: "better", stats.WORSE: "worse", stats.SAME: "same"}
+_FEW = stats.too_few(1).partition(" (")[0]
+
+
+def kind(verdict: str | None) -> str:
+    """A verdict's kind; empty for a figure that was not judged."""
+    text = verdict or ""
+    return "few" if text.startswith(_FEW) else _KINDS.get(text, "")
+
+
 @dataclass(frozen=True)
-class Pair:
-    """A side against the base: the rows of the table, with emulated figures last."""
+class Row:
+    """A figure of a side against the base; ``base`` and ``other`` are summaries of a result.
 
-    ident: str
-    name: str
-    base: str
-    other: str
-    rows: list[Row]
+    ``later``: emulation changes the figure, so it comes last.
+    """
 
-    def ratios(self, domain: tuple[float, float]) -> Markup:
-        """The chart of the figures that matter; empty when there are none."""
-        matter = [row for row in self.rows if row.matters]
-        return charts.ratios(self.ident, self.name, self.base, self.other, matter, domain) if matter else Markup("")
+    label: str
+    base: Mapping[str, Any] | None
+    other: Mapping[str, Any] | None
+    ratio: float | None
+    verdict: str
+    matters: bool
+    later: bool
+
+    @property
+    def kind(self) -> str:
+        """The verdict's kind."""
+        return kind(self.verdict)
 
 
 def _compared(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A section for each workload: headings, the pairs of sides, notes, the chart of every run."""
+    """A section for each workload: headings, a table for each pair of sides, notes, the chart of every run."""
     numbers = itertools.count(1)
     for result in found:
-        environment, sides = result["environment"], charts.sides(result)
+        environment, (base, *others) = result["environment"], charts.sides(result)
         emulated = environment["accelerator"]["name"] == "tcg"
         for comparison in result["comparisons"]:
             anchor, name = f"w{next(numbers)}", comparison["name"]
             about, guest = _about(result, comparison)
-            figures = {key: comparison["figures"][key] for key in comparison["shown"]}
             last = comparison is result["comparisons"][-1]
             yield {
                 "anchor": anchor,
@@ -101,14 +116,16 @@ def _compared(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 "about": about,
                 "guest": guest + (f", {day(environment['date'])}" if len(found) > 1 else ""),
                 "times": environment["accelerator"]["times"],
-                "sides": sides,
-                "pairs": [
-                    Pair(f"{anchor}-{n}", name, sides[0].title, side.title, _rows(comparison, sides[0], side, emulated))
-                    for n, side in enumerate(sides[1:])
-                ],
+                "base": base.title,
+                "pairs": [(side.title, _rows(comparison, base, side, emulated)) for side in others],
                 "notes": [*_exits(comparison), *comparison["notes"], *(result["notes"] if last else ())],
-                "chart": charts.runs(f"{anchor}-runs", f"{name}: every run", figures, comparison["matters"], sides),
+                "chart": _chart(anchor, comparison, comparison["shown"], [base, *others]),
             }
+
+
+def _chart(anchor: str, comparison: Mapping[str, Any], keys: Sequence[str], sides: Sequence[charts.Side]) -> Markup:
+    figures = {key: comparison["figures"][key] for key in keys}
+    return charts.runs(f"{anchor}-runs", f"{comparison['name']}: every run", figures, comparison["matters"], sides)
 
 
 def _rows(comparison: Mapping[str, Any], base: charts.Side, side: charts.Side, emulated: bool) -> list[Row]:
@@ -136,52 +153,33 @@ def _exits(comparison: Mapping[str, Any]) -> list[str]:
     return [f"The command exited with {codes.pop():g} in every run."] if len(codes) == 1 and codes != {0} else []
 
 
-def _ladder_part(
-    result: Mapping[str, Any], alike: Mapping[int, Mapping[str, Any]], sides: Sequence[charts.Side], ident: str
-) -> dict[str, Any]:
-    """A workload on many sides, by number of CPUs: charts, and a table for each number.
+def _ladder(result: Mapping[str, Any], anchor: str) -> dict[str, Any]:
+    """A result with many sides: for each workload a chart, and a table with a column for each side.
 
     A row of a table is its label, and for each side the figure and its comparison with the base.
     """
-    first, *more = alike.values()
-    name = first["workload"]
-    wanted = presets.load(result["preset"]).shown.get(name, ()) if result["preset"] in _LADDERS else ()
-    drawn = []
-    for n, key in enumerate(key for key in first["shown"] if key in (*wanted, *first["matters"])):
-        figure, chart = first["figures"][key], f"{ident}-{n}"
-        by_cpus = {cpus: c["figures"][key] for cpus, c in alike.items() if key in c["figures"]}
-        label = table.label(figure)
-        if more:
-            drawn.append(charts.curves(chart, f"{name}: {label} against the number of CPUs", label, by_cpus, sides))
-        else:
-            drawn.append(charts.runs(chart, f"{name}: {label} on each side", {key: figure}, [key], sides))
-    tables = []
-    for comparison in alike.values():
-        figures = [comparison["figures"][key] for key in comparison["shown"]]
-        rows = [
-            (table.label(f), [(f["sides"][side.name], f["against"].get(side.name)) for side in sides]) for f in figures
-        ]
-        tables.append((_about(result, comparison)[1], rows))
-    notes = dict.fromkeys(note for comparison in alike.values() for note in comparison["notes"])
-    about = _about(result, first)[0]
-    return {"name": name, "about": about, "charts": drawn, "tables": tables, "notes": list(notes)}
-
-
-def _ladder(result: Mapping[str, Any], anchor: str) -> dict[str, Any]:
     short, heading, about = _LADDERS.get(result["preset"], _SIDES)
     environment, sides = result["environment"], charts.sides(result)
-    by_workload: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for comparison in result["comparisons"]:
-        by_workload.setdefault(comparison["workload"], {})[comparison["cpus"]] = comparison
+    first = presets.load(result["preset"]).shown if result["preset"] in _LADDERS else {}
+    parts = []
+    for number, one in enumerate(result["comparisons"]):
+        wanted = {*first.get(one["workload"], ()), *one["matters"]}
+        figures = [one["figures"][key] for key in one["shown"]]
+        parts.append({
+            "name": one["name"], "about": " ".join(_about(result, one)) + ".", "notes": one["notes"],
+            "chart": _chart(f"{anchor}-{number}", one, [key for key in one["shown"] if key in wanted], sides),
+            "rows": [
+                (table.label(f), [(f["sides"][side.name], f["against"].get(side.name)) for side in sides])
+                for f in figures
+            ],
+        })  # fmt: skip
     return {
         "anchor": anchor,
         "short": short,
         "heading": heading,
         "about": f"{about} Medians of {plural(environment['runs'], 'run')}; {environment['accelerator']['times']}.",
         "sides": result["sides"],
-        "parts": [
-            _ladder_part(result, alike, sides, f"{anchor}-{n}") for n, alike in enumerate(by_workload.values())
-        ],
+        "parts": parts,
         "notes": result["notes"],
     }
 
@@ -200,7 +198,7 @@ def _published(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _lead(parts: Sequence[Mapping[str, Any]], counts: Counter[str], published: Sequence[Mapping[str, Any]]) -> str:
     """A summary of the verdicts in one or two sentences."""
     said = []
-    pairs = {(pair.base, pair.other) for part in parts for pair in part["pairs"]}
+    pairs = {(part["base"], other) for part in parts for other, _ in part["pairs"]}
     if total := sum(counts.values()):
         [base, other] = pairs.pop() if len(pairs) == 1 else ("the base", "the other side")
         said.append(
@@ -260,7 +258,7 @@ def _environments(found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], l
 
 def _clean(value: object) -> object:
     """A value for the template: text without control characters."""
-    return svg.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return charts.clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def render(found: Sequence[Mapping[str, Any]]) -> str:
@@ -268,8 +266,8 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
     import jinja2
 
     parts = list(_compared([result for result in found if not table.many_sides(result)]))
-    rows = [row for part in parts for pair in part["pairs"] for row in pair.rows]
-    counts = Counter(row.kind for row in rows if row.kind)
+    judged = [(part, row) for part in parts for _, rows in part["pairs"] for row in rows if row.kind]
+    counts = Counter(row.kind for _, row in judged)
     ladders = [_ladder(result, f"l{n}") for n, result in enumerate(found) if table.many_sides(result)]
     published = _published(found)
     environments = [result["environment"] for result in found]
@@ -278,7 +276,7 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
         finalize=_clean, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"ids": identifiers, "kind": charts.kind}
+    environment.filters |= {"ids": identifiers, "kind": kind}
     environment.filters |= {"number": ui.number, "ratio": table.ratio, "span": table.span}
     return environment.get_template("page.html.j2").render(
         style=Markup((_FOLDER / "style.css").read_text()),
@@ -289,23 +287,18 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
             f"{e['accelerator']['name'].upper()}: {e['accelerator']['times']}." for e in environments
         )),
         counts=counts,
-        emulated=sum(
-            bool(row.kind) and row.later
-            for part in parts if part["times"] == results.TIMES["tcg"] for pair in part["pairs"] for row in pair.rows
-        ),
+        emulated=sum(row.later and part["times"] == results.TIMES["tcg"] for part, row in judged),
         parts=parts,
-        domain=charts.ratio_domain([row for row in rows if row.matters]),
         ladders=ladders,
         published=published,
         common=common,
         environments=others,
-        commands=reproduce.commands(found),
         glyph=_glyph,
-        marks=charts.MARKS,
+        marks=MARKS,
     )  # fmt: skip
 
 
 def _glyph(css: str, shape: str) -> Markup:
     """A small mark for text."""
     drawn = '<svg class="glyph" viewBox="0 0 12 12" aria-hidden="true"><path class="mark {}" d="{}"/></svg>'
-    return Markup(drawn).format(css, svg.outline(shape, 6, 6, 4))
+    return Markup(drawn).format(css, charts.outline(shape, 6, 6, 4))

@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with everything: all verdicts, long names, text that tries to be HTML, a ladder, curves."""
+    """A page with everything: all verdicts, long names, text that tries to be HTML, ladders."""
     hostile = '<script>document.title="owned"</script><img src=x onerror=alert(1)>&"'
     comparisons = [
         samples.comparison(
@@ -93,8 +93,8 @@ def test_does_not_scroll_sideways(shown: Page) -> None:
 
 def test_charts_are_visible_and_named(shown: Page) -> None:
     charts = shown.query_selector_all("svg.chart")
-    # Two for each pair of sides but one of all runs for three; three figures of two workloads; curves.
-    assert len(charts) == 3 * 2 + 3 + 2 * 3 + 3
+    # One for each workload, of four results.
+    assert len(charts) == 3 + 1 + 2 + 3
     for chart in charts:
         box = chart.bounding_box()
         assert box is not None and box["width"] > 200 and box["height"] > 40
