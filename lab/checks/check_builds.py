@@ -104,13 +104,13 @@ class Trees:
     def __init__(self, linux: str, cache: Cache) -> None:
         self.origin = source.debian_source(cache, linux)
         self.whole = _compiled(tree.read_kernel_part(tree.kernel_dir(), linux))
-        self.stock = build.source_tree("builds-stock", self.origin, cache, None)
+        self.stock = build.work_folder("builds-stock", self.origin, cache, None).src
         self.cache = cache
 
     def outcome(self, one: Configuration) -> Outcome:
         """Compile one configuration, unless a clean result is kept."""
         part = one.part(self.whole)
-        trees = {"quell": build.source_tree("builds-quell", self.origin, self.cache, part), "stock": self.stock}
+        trees = {"quell": build.work_folder("builds-quell", self.origin, self.cache, part).src, "stock": self.stock}
         return _outcome(one, trees, self.origin, part, self.cache)
 
 

@@ -104,15 +104,16 @@ class Kernel:
 
     name: str
     release: str
-    image: Path
-    config: Path
-    system_map: Path
     config_hash: str
     source_version: str
-    source_key: str
-    compiler: str
     key: str
+    folder: Path
     build_dir: Path
+
+    @property
+    def image(self) -> Path:
+        """The image that QEMU boots; ``folder`` also has ``config`` and ``System.map``."""
+        return self.folder / "bzImage"
 
 
 @dataclass(frozen=True)
@@ -211,19 +212,9 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
         record = json.loads((folder / "build.json").read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return Kernel(
-        name=name,
-        release=record["release"],
-        image=folder / "bzImage",
-        config=folder / "config",
-        system_map=folder / "System.map",
-        config_hash=record["config_hash"],
-        source_version=record["source_version"],
-        source_key=record["source_key"],
-        compiler=record["compiler"],
-        key=key,
-        build_dir=Work(cache.work / _folder(name.removesuffix(EXT4), linux_of(record["source_version"]))).obj,
-    )
+    kept = {field: record[field] for field in ("release", "config_hash", "source_version")}
+    work = Work(cache.work / _folder(name.removesuffix(EXT4), linux_of(kept["source_version"])))
+    return Kernel(name=name, key=key, folder=folder, build_dir=work.obj, **kept)
 
 
 def fragments(name: str, kernel_part: Path, linux: str = DEFAULT) -> str:
@@ -306,7 +297,7 @@ def prepare(
 
     ``quell``: whether Quell is applied.
     """
-    work = _work_folder(name, source, cache, _quell_part(kernel_part, source.linux) if quell else None)
+    work = work_folder(name, source, cache, _quell_part(kernel_part, source.linux) if quell else None)
     if work.marker.exists():
         ui.note(f"the last build of the {name} kernel was interrupted: building from scratch")
         shutil.rmtree(work.obj)
@@ -314,19 +305,13 @@ def prepare(
     return work
 
 
-def source_tree(
+def work_folder(
     name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
-) -> Path:
-    """The source in the work folder ``name``: pristine, or with Quell's ``part``.
+) -> Work:
+    """The work folder ``name`` with its source: pristine, or with Quell's ``part``.
 
     Only changed files are written. The caller holds a lock on the folder.
     """
-    return _work_folder(name, source, cache, part).src
-
-
-def _work_folder(
-    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
-) -> Work:
     work = Work(cache.work / _folder(name, source.linux))
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
@@ -498,15 +483,12 @@ def make_with_progress(
 def _keep(
     name: str, key: str, source: Source, work: Work, cache: Cache, config: Path
 ) -> None:
-    release = (work.obj / "include/config/kernel.release").read_text().strip()
     record = {
-        "name": name,
-        "release": release,
+        "release": (work.obj / "include/config/kernel.release").read_text().strip(),
         "config_hash": hashlib.sha256(config.read_bytes()).hexdigest(),
         "source_version": source.version,
         "source_key": source.key,
         "compiler": compiler_version(),
-        "key": key,
     }
     with atomic_dir(cache.kernels / f"{name}-{key}") as temp:
         shutil.copy(work.obj / "arch/x86/boot/bzImage", temp / "bzImage")

@@ -8,17 +8,15 @@ themselves. The output has a line for each kernel: name, release, path of the im
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from quell import build, source
-from quell.errors import QuellError
 from quell.paths import Cache
 
 EXAMPLES = """\
 ./quell build
 ./quell build --kernel 7.3
 ./quell build quell --kernel ~/linux-6.12.y
-./quell build debug --werror-w1
+./quell build debug
 """
 
 
@@ -33,11 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(build.KERNELS)}, or all: stock and quell (all)",
     )
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
-    parser.add_argument(
-        "--werror-w1",
-        action="store_true",
-        help="also compile Quell's own files with W=1, and fail on any warning",
-    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -47,13 +40,4 @@ def main(args: argparse.Namespace) -> int:
     names = ["stock", "quell"] if args.which == "all" else [args.which]
     for kernel in build.build_kernels(tree, names, cache).values():
         print(f"{kernel.name}\t{kernel.release}\t{kernel.image}", flush=True)
-    if args.werror_w1:
-        count, warnings = build.w1_warnings(tree, cache)
-        if warnings:
-            raise QuellError(
-                f"Quell's files give {len(warnings)} warnings with W=1",
-                detail="\n".join(warnings),
-                log=cache.logs / "w1.log",
-            )
-        print(f"no warning with W=1 in {count} of Quell's own objects")
     return 0

@@ -25,7 +25,6 @@ import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from quell import disks, engine, here, machine, presets, sides, source, table, ui, workload
