@@ -40,7 +40,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <net/if.h>
 #include <poll.h>
 #include <signal.h>
@@ -57,7 +56,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/swap.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -185,6 +183,20 @@ static int buf_file(struct buf *b, const char *path)
 	return 0;
 }
 
+/* Whether a file begins with this word. */
+static int begins(const char *path, const char *word)
+{
+	char line[64] = "";
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	if (read(fd, line, sizeof(line) - 1) < 0)
+		line[0] = 0;
+	close(fd);
+	return !strncmp(line, word, strlen(word));
+}
+
 static int put(const char *path, const char *value)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -231,28 +243,20 @@ static void open_console(void)
 		close(fd);
 }
 
+/* @name ends as its file does, in a line feed. */
 static int open_port(const char *name, int flags)
 {
-	char path[300], got[64];
+	char path[300];
 	struct dirent *d;
 	int fd = -1;
 	DIR *dir = opendir("/sys/class/virtio-ports");
 
 	while (dir && fd < 0 && (d = readdir(dir))) {
-		FILE *f;
-
 		snprintf(path, sizeof(path), "/sys/class/virtio-ports/%s/name", d->d_name);
-		f = fopen(path, "re");
-		if (!f)
+		if (!begins(path, name))
 			continue;
-		if (!fgets(got, sizeof(got), f))
-			got[0] = 0;
-		got[strcspn(got, "\n")] = 0;
-		if (!strcmp(got, name)) {
-			snprintf(path, sizeof(path), "/dev/%s", d->d_name);
-			fd = open(path, flags | O_CLOEXEC);
-		}
-		fclose(f);
+		snprintf(path, sizeof(path), "/dev/%s", d->d_name);
+		fd = open(path, flags | O_CLOEXEC);
 	}
 	if (dir)
 		closedir(dir);
@@ -318,7 +322,7 @@ static void make_root(void)
 	may_mount("dev", "/dev", "devtmpfs", MS_NOSUID, "mode=0755");
 	open_console();
 
-	frames = open_port("quell.frames", O_WRONLY);
+	frames = open_port("quell.frames\n", O_WRONLY);
 	if (frames < 0) {
 		fprintf(stderr, "quell-runner: no port quell.frames\n");
 		power_off();
@@ -399,44 +403,19 @@ static void stage_program(const char *file)
 	free(b.p);
 }
 
-/* By magic number, or ext4. */
-static const char *fs_of(const char *dev)
+static int mount_as(const char *dev, const char *at, const char *fs)
 {
-	static const struct {
-		const char *fs, *magic;
-		off_t at;
-	} known[] = {
-		{ "xfs", "XFSB", 0 },
-		{ "squashfs", "hsqs", 0 },
-		{ "erofs", "\xe2\xe1\xf5\xe0", 1024 },
-		{ "f2fs", "\x10\x20\xf5\xf2", 1024 },
-		{ "btrfs", "_BHR", 0x10040 },
-	};
-	int fd = open(dev, O_RDONLY | O_CLOEXEC);
-	const char *fs = "ext4";
-	char magic[4];
-
-	if (fd < 0)
-		fail("cannot read %s in the guest: %s", dev, strerror(errno));
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		if (pread(fd, magic, sizeof(magic), known[i].at) == sizeof(magic) &&
-		    !memcmp(magic, known[i].magic, sizeof(magic)))
-			fs = known[i].fs;
-	close(fd);
-	return fs;
-}
-
-static void mount_disk(const char *dev, const char *at, const char *fs)
-{
-	unsigned long flags = MS_NOATIME;
+	unsigned long flags = MS_NOATIME | MS_SILENT;
 
 	if (!strcmp(fs, "erofs") || !strcmp(fs, "squashfs"))
 		flags |= MS_RDONLY;
-	must_mount(dev, at, fs, flags, strcmp(fs, "ext4") ? NULL : "noinit_itable");
+	mkdir(at, 0755);
+	return mount(dev, at, fs, flags, strcmp(fs, "ext4") ? NULL : "noinit_itable");
 }
 
 static void mount_data(void)
 {
+	static const char * const known[] = { "ext4", "xfs", "btrfs", "f2fs", "erofs", "squashfs" };
 	char dev[300];
 
 	if (!job.data)
@@ -446,7 +425,10 @@ static void mount_data(void)
 		copy_disk(dev, "/dev/ram0");
 		snprintf(dev, sizeof(dev), "/dev/ram0");
 	}
-	mount_disk(dev, DATA_DIR, fs_of(dev));
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (!mount_as(dev, DATA_DIR, known[i]))
+			return;
+	fail("no file system of the guest's kernel mounts %s", dev);
 }
 
 static void make_entry(const char *path, int is_folder)
@@ -494,7 +476,9 @@ static void mount_disks(void)
 		snprintf(dev, sizeof(dev), "/dev/%s", job.disk[i]);
 		snprintf(at, sizeof(at), DISK_DIR "/%d", i);
 		snprintf(from, sizeof(from), "%s/data", at);
-		mount_disk(dev, at, fs);
+		if (mount_as(dev, at, fs))
+			fail("cannot mount %s on %s in the guest: %s", fs, at,
+			     errno == ENODEV ? "its kernel has no such file system" : strerror(errno));
 		if (stat(from, &st))
 			fail("the disk for %s has no entry data: %s", path, strerror(errno));
 		make_path(path, S_ISDIR(st.st_mode));
@@ -583,7 +567,7 @@ static void write_switches(void)
 }
 
 struct snapshot {
-	struct buf interrupts, vmstat, stat, kswapd, quell;
+	struct buf interrupts, vmstat, kswapd;
 };
 
 static pid_t kswapd[MAX_KSWAPD];
@@ -595,60 +579,34 @@ static void find_kswapd(void)
 	DIR *dir = opendir("/proc");
 
 	while (dir && (d = readdir(dir)) && kswapds < MAX_KSWAPD) {
-		char path[300], comm[32] = "";
-		pid_t pid = atoi(d->d_name);
-		FILE *f;
+		char path[300];
 
-		if (pid <= 0)
-			continue;
-		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-		f = fopen(path, "re");
-		if (!f)
-			continue;
-		if (fgets(comm, sizeof(comm), f) && !strncmp(comm, "kswapd", 6))
-			kswapd[kswapds++] = pid;
-		fclose(f);
+		snprintf(path, sizeof(path), "/proc/%s/comm", d->d_name);
+		if (begins(path, "kswapd"))
+			kswapd[kswapds++] = atoi(d->d_name);
 	}
 	if (dir)
 		closedir(dir);
-}
-
-static struct buf *walk;
-
-static int walk_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-	struct buf one = {};
-
-	(void)ftw;
-	if (flag != FTW_F || !(st->st_mode & 0444) || buf_file(&one, path))
-		return 0;
-	if (one.len < 2048 && one.len && one.p[one.len - 1] == '\n')
-		buf_add(walk, "%s %.*s", path, (int)one.len, one.p);
-	free(one.p);
-	return 0;
 }
 
 static void snap(struct snapshot *s)
 {
 	buf_file(&s->interrupts, "/proc/interrupts");
 	buf_file(&s->vmstat, "/proc/vmstat");
-	buf_file(&s->stat, "/proc/stat");
 	for (int i = 0; i < kswapds; i++) {
 		char path[64];
 
 		snprintf(path, sizeof(path), "/proc/%d/stat", kswapd[i]);
 		buf_file(&s->kswapd, path);
 	}
-	walk = &s->quell;
-	nftw("/sys/kernel/mm/quell", walk_one, 8, FTW_PHYS);
 }
 
 static void send_snapshot(const char *when, const struct snapshot *s)
 {
-	static const char * const names[] = { "interrupts", "vmstat", "stat", "kswapd", "quell" };
-	const struct buf *bufs[] = { &s->interrupts, &s->vmstat, &s->stat, &s->kswapd, &s->quell };
+	static const char * const names[] = { "interrupts", "vmstat", "kswapd" };
+	const struct buf *bufs[] = { &s->interrupts, &s->vmstat, &s->kswapd };
 
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 3; i++) {
 		char name[64];
 
 		snprintf(name, sizeof(name), "%s/%s", when, names[i]);
@@ -658,7 +616,6 @@ static void send_snapshot(const char *when, const struct snapshot *s)
 
 static void send_guest(char **argv)
 {
-	struct utsname u;
 	struct buf b = {};
 
 	/* Parameters unknown to the kernel reach init. */
@@ -667,18 +624,8 @@ static void send_guest(char **argv)
 	buf_file(&b, "/proc/self/environ");
 	section("unknown", b.p, b.len);
 	b.len = 0;
-
-	uname(&u);
-	buf_add(&b, "release %s\ncpus %ld\npage_size %ld\nhz %ld\nclocksource ", u.release,
-		sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_PAGESIZE), sysconf(_SC_CLK_TCK));
-	if (buf_file(&b, "/sys/devices/system/clocksource/clocksource0/current_clocksource"))
-		buf_add(&b, "unknown\n");
-	buf_add(&b, "cmdline ");
-	buf_file(&b, "/proc/cmdline");
+	buf_add(&b, "hz %ld\n", sysconf(_SC_CLK_TCK));
 	section("guest", b.p, b.len);
-	b.len = 0;
-	buf_file(&b, "/proc/meminfo");
-	section("meminfo", b.p, b.len);
 	free(b.p);
 }
 
@@ -760,8 +707,8 @@ static int relay(int from, int to)
 /* Pipes: a port opens only once, so a script that writes to /dev/stderr would fail. */
 static void run(char **args, int has_cgroup)
 {
-	int out = open_port("quell.stdout", O_WRONLY), err = open_port("quell.stderr", O_WRONLY);
-	int in = open_port("quell.stdin", O_RDONLY), ended = 0, status = 0, e;
+	int out = open_port("quell.stdout\n", O_WRONLY), err = open_port("quell.stderr\n", O_WRONLY);
+	int in = open_port("quell.stdin\n", O_RDONLY), ended = 0, status = 0, e;
 	struct snapshot before = {}, after = {};
 	struct buf result = {}, peak = {};
 	struct rusage usage = {};
@@ -843,8 +790,7 @@ static void run(char **args, int has_cgroup)
 	buf_add(&result, "elapsed_ns %lld\nuser_us %lld\nsystem_us %lld\n", (long long)(t1 - t0),
 		usage.ru_utime.tv_sec * 1000000LL + usage.ru_utime.tv_usec,
 		usage.ru_stime.tv_sec * 1000000LL + usage.ru_stime.tv_usec);
-	buf_add(&result, "minflt %ld\nmajflt %ld\nmaxrss_kb %ld\n", usage.ru_minflt,
-		usage.ru_majflt, usage.ru_maxrss);
+	buf_add(&result, "minflt %ld\nmajflt %ld\n", usage.ru_minflt, usage.ru_majflt);
 	if (peak.len)
 		buf_add(&result, "memory_peak %.*s", (int)peak.len, peak.p);
 	send_guest(args);
