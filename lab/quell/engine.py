@@ -208,7 +208,7 @@ def plan_for(
     )  # fmt: skip
     slow = workload.DETERMINISTIC_SLOWDOWN if deterministic else 1
     return Plan(
-        item.name, job, memory, cpus, item.timeout * slow, item.matters, item.summary, item.version,
+        item.name, job, memory, cpus, item.timeout_s * slow, item.matters, item.summary, item.version,
         nodes=item.nodes_for(memory), workload=item.name,
     )  # fmt: skip
 

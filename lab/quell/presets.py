@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quell import counters, machine, sides, stats, workload
+from quell import counters, forms, machine, sides, stats, workload
 from quell.errors import QuellError, UsageError
 
 Claim = tuple[str, str, float]  # the figure, a kind as in the head of figures.toml, the bound or 0
@@ -42,17 +41,9 @@ class Preset:
     slack: float = 0.0
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """The tables of a TOML file; QuellError when it cannot be read or is no TOML."""
-    try:
-        return {name: dict(table) for name, table in tomllib.loads(file.read_text()).items()}
-    except (OSError, TypeError, ValueError) as error:
-        raise QuellError(f"{file} cannot be used: {error}") from error
-
-
 def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
     """The preset ``name`` of presets.toml; QuellError with the error in the file."""
-    tables = read_toml(path)
+    tables = forms.read_toml(path)
     try:
         plain = name.removeprefix(_CLASSIC)
         given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[plain].get("like", plain)], **tables[plain]}
@@ -74,7 +65,7 @@ def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
 
 
 def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterator[Claim]:
-    own = {figure for item in workload.select(workloads) for figure in item.figures}
+    own = {figure for item in workload.select(workloads) for figure in item.figures} if texts else set()
     for text in texts:
         if not (match := _CLAIM.fullmatch(text)):
             raise QuellError(f"'{text}' is no claim")
@@ -88,8 +79,8 @@ def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterat
 
 def group_names(path: Path = _FOLDER / "figures.toml") -> list[str]:
     """The names of the groups of figures.toml."""
-    tables = read_toml(path)
-    return [*tables, *(_CLASSIC + name for name in tables if "classic" in tables[name])]
+    tables = forms.read_toml(path)
+    return [*tables, *(_CLASSIC + name for name, one in tables.items() if isinstance(one, dict) and "classic" in one)]
 
 
 def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> list[Preset]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quell import counters, presets, stats, workload
+from quell import counters, forms, presets, stats, workload
 from quell.errors import QuellError
 
 
@@ -23,7 +23,7 @@ class Published:
     conditions: str
     workload: str
     figure: str
-    rungs: Sequence[str]
+    rungs: tuple[str, str]
     ratio: float
     before: float | None = None
     after: float | None = None
@@ -34,7 +34,7 @@ def load(path: Path = Path(__file__).with_name("published.toml")) -> list[Publis
     """The figures in published.toml; QuellError with the error in the file."""
     rungs = {side.name for side in presets.load("ladder").sides}
     rows: dict[str, Published] = {}
-    for title, work in presets.read_toml(path).items():
+    for title, work in forms.read_toml(path).items():
         try:
             shared = {key: value for key, value in work.items() if not isinstance(value, dict)}
             for name in (key for key in work if key not in shared):
@@ -42,7 +42,7 @@ def load(path: Path = Path(__file__).with_name("published.toml")) -> list[Publis
                     raise QuellError(f"{name} is there twice")
                 given = {"id": name, "work": title, **shared, **work[name]}
                 given["ratio"] = given.get("ratio") or round(given["after"] / given["before"], 4)
-                row = rows[name] = Published(**given)
+                row = rows[name] = forms.convert(given, Published, name)
                 if row.figure not in {*counters.KNOWN, *workload.select([row.workload])[0].figures}:
                     raise QuellError(f"{name} names the unknown figure {row.figure}")
                 start, end = row.rungs

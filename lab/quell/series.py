@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from quell import tree
+from quell import forms, tree
 from quell.errors import QuellError, UsageError
 from quell.source import DEFAULT
 from quell.tree import FileData, Hook, KernelPart, Overlay, Reader
@@ -73,36 +71,38 @@ def options_in(kconfig: str) -> list[str]:
     return _ENTRY.findall(kconfig)
 
 
-def _table(kernel: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((kernel / TABLE).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise QuellError(f"kernel/{TABLE} cannot be used: {error}") from error
+@dataclass(frozen=True)
+class _Entry:
+    """A patch in series.toml."""
+
+    files: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    lab: bool = False
+
+
+def _table(kernel: Path) -> tuple[frozenset[str], dict[str, _Entry]]:
+    """The shared files, and the entries of the patches."""
+    table = forms.read_toml(kernel / TABLE)
+    shared = forms.convert(table.pop("shared", ()), frozenset[str], f"kernel/{TABLE}: shared")
+    return shared, {name: forms.convert(entry, _Entry, f"kernel/{TABLE}: {name}") for name, entry in table.items()}
 
 
 def read(kernel: Path, linux: str = DEFAULT) -> Series:
     """Read ``kernel/`` for a version of Linux. QuellError where series.toml does not match it."""
     part = tree.read_kernel_part(kernel, linux)
-    table = _table(kernel)
-    shared = frozenset(_names(table.pop("shared", []), "shared"))
+    shared, table = _table(kernel)
     commits = []
     for hook in part.hooks:
         entry = table.pop(hook.name.removesuffix(".patch"), None)
-        if not isinstance(entry, dict):
+        if entry is None:
             raise QuellError(f"kernel/{TABLE} has no entry for kernel/hooks/{linux}/{hook.name}")
-        files = _names(entry.pop("files", []), hook.name)
-        options = _names(entry.pop("options", []), hook.name)
-        lab = entry.pop("lab", False)
-        if not isinstance(lab, bool):
-            raise QuellError(f"kernel/{TABLE}: lab of {hook.name} should be true or false")
-        if entry:
-            raise QuellError(f"kernel/{TABLE}: {hook.name} has the unknown field {sorted(entry)[0]}")
-        tests = tuple(path for path in files if path.startswith(_TESTS))
+        tests = tuple(path for path in entry.files if path.startswith(_TESTS))
         what = hook.name.removesuffix(".patch")
-        commits.append(Commit(hook, tuple(path for path in files if path not in tests), options, what, lab))
+        files = tuple(path for path in entry.files if path not in tests)
+        commits.append(Commit(hook, files, entry.options, what, entry.lab))
         if tests:
             header = _tests_header(what, tests, part.files)
-            commits.append(Commit(Hook(f"{what}_tests.patch", header, {}), tests, (), what, lab))
+            commits.append(Commit(Hook(f"{what}_tests.patch", header, {}), tests, (), what, entry.lab))
     if table:
         raise QuellError(f"kernel/{TABLE} names the patch {sorted(table)[0]}, which is not in the series")
     _all("file", [path for commit in commits for path in commit.files], part.files, "kernel/files")
@@ -142,12 +142,6 @@ def _head(text: str) -> str:
             lines = "\n".join(re.sub(r"^\s*\*?\s*", "", line) for line in comment.splitlines())
             return " ".join(lines.strip().split("\n\n")[0].split()).removesuffix("Usage:").strip()
     return ""
-
-
-def _names(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise QuellError(f"kernel/{TABLE}: {where} should be a list of names")
-    return tuple(value)
 
 
 def _all(kind: str, named: Iterable[str], there: Iterable[str], where: str) -> None:
@@ -205,8 +199,7 @@ def select(series: Series, only: Collection[str] = (), *, lab: bool = False) -> 
 
 def lab_options(kernel: Path) -> set[str]:
     """The options of the lab-only patches, with CONFIG_."""
-    entries = [entry for entry in _table(kernel).values() if isinstance(entry, dict) and entry.get("lab")]
-    return {f"CONFIG_{name}" for entry in entries for name in entry.get("options", [])}
+    return {f"CONFIG_{name}" for entry in _table(kernel)[1].values() if entry.lab for name in entry.options}
 
 
 def states(series: Series, pristine: Reader) -> list[Overlay]:

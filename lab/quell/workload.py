@@ -9,13 +9,12 @@ import json
 import re
 import sys
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from quell import debian, disks, machine, packages, prereq, proc, sides, toolchain, ui
+from quell import debian, disks, forms, machine, packages, prereq, proc, sides, toolchain, ui
 from quell import tool as tools
 from quell.errors import QuellError, UsageError
 from quell.frames import DATA_DIR, STAGE_DIR
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from quell.source import Source
 
 MIB = 1 << 20
-_CC = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_CC = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
 # With an instruction counter emulation uses one host thread.
 DETERMINISTIC_SLOWDOWN = 5
 
@@ -42,7 +41,7 @@ class Data:
 
     make: tuple[str, ...]
     size: str = ""
-    filesystem: str = "ext4"
+    filesystem: Literal["ext4", "xfs", "btrfs", "f2fs", "erofs", "squashfs"] = "ext4"
     programs: Mapping[str, str] = field(default_factory=dict)
     requirements: str = ""
 
@@ -57,10 +56,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Workload:
-    """One folder under workloads/: the fields of its workload.toml.
+    """One folder under workloads/: the fields of its workload.toml, but for ``folder`` and ``base``.
 
-    ``memory`` (bytes) and ``cpus`` are the guest's defaults, ``timeout`` is in
-    seconds; ``version`` rises whenever results stop being comparable.
+    ``memory`` (bytes) and ``cpus`` are the guest's defaults; ``version`` rises whenever results stop being comparable.
     ``nodes`` are NUMA nodes as in machine.Machine, ``writes`` as in machine.Job.
     ``base`` is another workload: its program is used, and its data unless this one
     has some. Without ``default`` it is measured only when named. ``figures`` are
@@ -74,20 +72,20 @@ class Workload:
     origin: str
     stresses: str
     matters: tuple[str, ...]
-    memory: int
-    cpus: int
     folder: Path
-    sources: tuple[str, ...]
-    data: Data | None
     argv: tuple[str, ...]
-    timeout: float
+    memory: int = 256 * MIB
+    cpus: int = 2
+    sources: tuple[str, ...] = ()
+    data: Data | None = None
+    timeout_s: int = 240
     nodes: tuple[int, ...] = ()
     writes: Mapping[str, str] = field(default_factory=dict)
     base: Workload | None = None
     default: bool = True
     figures: tuple[str, ...] = ()
     tool: tools.Tool | None = None
-    swap: str = ""
+    swap: Literal["", "ramdisk", "zram", "zswap", "own"] = ""
 
     def nodes_for(self, memory: int) -> tuple[int, ...]:
         """The NUMA nodes of a guest with ``memory`` bytes: in proportion, in whole MiB."""
@@ -103,143 +101,53 @@ class Workload:
         ]
 
 
-class _Reader:
-    """Takes typed values out of a TOML table; errors name the file and the field."""
-
-    def __init__(self, table: Mapping[str, Any], where: str) -> None:
-        self.table = dict(table)
-        self.where = where
-
-    def wrong(self, key: str, should: str) -> QuellError:
-        return QuellError(f"{self.where}: {key} should be {should}")
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.table.pop(key, default)
-        if not isinstance(value, str) or not value.strip():
-            raise self.wrong(key, "a text")
-        return value
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self.table.pop(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.wrong(key, "a whole number from 1")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.table.pop(key, default)
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
-        return value
-
-    def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
-        value = self.table.pop(key, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-            raise self.wrong(key, "a list of texts")
-        return tuple(value)
-
-    def part(self, key: str) -> _Reader:
-        value = self.table.pop(key, {})
-        if not isinstance(value, dict):
-            raise self.wrong(key, "a table")
-        return _Reader(value, f"{self.where} [{key}]")
-
-    def rest(self) -> dict[str, str]:
-        """All remaining values, each a text."""
-        return {key: self.text(key) for key in list(self.table)}
-
-    def end(self) -> None:
-        for key in self.table:
-            raise QuellError(f"{self.where}: there is no field {key}")
+# The fields of the three tables that every description has.
+_TABLES = {"guest": ("memory", "cpus", "nodes", "swap", "writes"), "program": ("sources", "of"), "run": ("argv", "timeout_s")}
 
 
-def load(folder: Path) -> Workload:
-    """The workload in ``folder``; QuellError with the file and the wrong field."""
-    return _load(folder)
+def load(folder: Path, *, as_base: bool = False) -> Workload:
+    """The workload in ``folder``; QuellError with the file and the wrong field.
 
-
-def _load(folder: Path, *, as_base: bool = False) -> Workload:
+    ``as_base``: another workload shares its program.
+    """
     file = folder / "workload.toml"
-    try:
-        top = _Reader(tomllib.loads(file.read_text()), str(file))
-    except OSError as error:
-        raise QuellError(f"{file} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise QuellError(f"{file} is no TOML: {error}") from error
-    guest, program, run = top.part("guest"), top.part("program"), top.part("run")
+    top = forms.read_toml(file)
+
+    def need(right: object, what: str) -> None:
+        if not right:
+            raise QuellError(f"{file}: {what}")
+
+    for name, known_fields in _TABLES.items():
+        table = forms.convert(top.pop(name, {}), dict[str, Any], f"{file} [{name}]")
+        for key in table:
+            need(key in known_fields, f"[{name}]: there is no field {key}")
+        top |= table
+    if sizes := top.get("nodes"):
+        need("memory" not in top, "memory should be left out: the nodes make it up")
+        top["nodes"] = [machine.parse_memory(str(size)) for size in sizes]
+        top["memory"] = sum(top["nodes"])
+    elif "memory" in top:
+        top["memory"] = machine.parse_memory(str(top["memory"]))
     base = None
-    if "of" in program.table:
-        name = program.text("of")
-        if as_base or name == folder.name or name not in known(folder.parent):
-            raise program.wrong("of", "the name of another workload, one with its own program")
-        base = _load(folder.parent / name, as_base=True)
-    data = base.data if base else None
-    if "data" in top.table:
-        part = top.part("data")
-        filesystem = part.text("filesystem", "ext4")
-        if filesystem not in disks.MAKERS:
-            raise part.wrong("filesystem", " or ".join(f'"{name}"' for name in disks.MAKERS))
-        make = part.texts("make", data.make if data else None)
-        size = part.text("size") if "size" in part.table else data.size if data else ""
-        inherited = data.programs if data else {}
-        programs = part.part("programs").rest() if "programs" in part.table else inherited
-        needs = part.text("requirements") if "requirements" in part.table else data.requirements if data else ""
-        data = Data(make, size, filesystem, programs, needs)
-        part.end()
-        if data.size and not re.fullmatch(r"\d+(\.\d+)?x|\d+[KMG]", data.size):
-            raise part.wrong("size", 'a multiple of guest memory ("4x") or a size ("64M")')
-    tool = base.tool if base else None
-    if "tool" in top.table:
-        tool = _tool(top.part("tool"), folder)
-    nodes = tuple(map(machine.parse_memory, guest.texts("nodes", ())))
-    if nodes and "memory" in guest.table:
-        raise guest.wrong("memory", "left out: the nodes make it up")
-    swap = guest.text("swap") if "swap" in guest.table else ""
-    if swap not in ("", "own", *machine.SWAPS):
-        raise guest.wrong("swap", f"{', '.join(machine.SWAPS)} or own")
-    workload = Workload(
-        name=top.text("name"),
-        version=top.whole("version"),
-        summary=top.text("summary"),
-        origin=top.text("origin"),
-        stresses=top.text("stresses"),
-        matters=top.texts("matters"),
-        memory=sum(nodes) or machine.parse_memory(guest.text("memory", "256M")),
-        cpus=guest.whole("cpus", 2),
-        folder=folder,
-        sources=base.sources if base else program.texts("sources", ()),
-        data=data,
-        argv=run.texts("argv"),
-        timeout=run.whole("timeout_s", 240),
-        nodes=nodes,
-        writes=guest.part("writes").rest(),
-        base=base,
-        default=top.flag("default", True),
-        figures=top.texts("figures", ()),
-        tool=tool,
-        swap=swap,
-    )
-    for part in (top, guest, program, run):
-        part.end()
-    if workload.name != folder.name or not _NAME.fullmatch(workload.name):
-        raise top.wrong("name", f'the folder\'s name, "{folder.name}"')
-    if not workload.argv:
-        raise run.wrong("argv", "a command")
+    if of := top.pop("of", None):
+        there = not as_base and of != folder.name and of in known(folder.parent)
+        need(there, "of should be the name of another workload, one with its own program")
+        base = load(folder.parent / of, as_base=True)
+        own = {field: value for field in ("sources", "data", "tool") if (value := getattr(base, field))}
+        if base.data and "data" in top:
+            top["data"] = {**vars(base.data), "filesystem": "ext4", **top["data"]}
+        top = {**own, **top}
+    for name, form, more in (("data", Data, {}), ("tool", tools.Tool, {"folder": folder})):
+        if isinstance(top.get(name), dict):
+            top[name] = forms.convert({**top[name], **more}, form, f"{file} [{name}]")
+    workload = forms.convert({**top, "folder": folder, "base": base}, Workload, str(file))
+    need(workload.name == folder.name and _NAME.fullmatch(workload.name), f'name should be the folder\'s, "{folder.name}"')
+    need(min(workload.version, workload.cpus, workload.timeout_s) > 0, "version, cpus and timeout_s should be 1 or more")
+    need(workload.argv, "argv should be a command")
+    need(not workload.tool or re.fullmatch("[0-9a-f]{64}", workload.tool.sha256), "sha256 should be 64 hexadecimal digits")
+    size = workload.data.size if workload.data else ""
+    need(re.fullmatch(r"(\d+(\.\d+)?x|\d+[KMG])?", size), 'size should be a multiple of guest memory ("4x") or a size ("64M")')
     return workload
-
-
-def _tool(part: _Reader, folder: Path) -> tools.Tool:
-    tool = tools.Tool(
-        name=part.text("name"),
-        package=part.text("package"),
-        version=part.text("version"),
-        sha256=part.text("sha256"),
-        own=part.text("own"),
-        folder=folder,
-    )
-    part.end()
-    if not re.fullmatch(r"[0-9a-f]{64}", tool.sha256):
-        raise part.wrong("sha256", "64 hexadecimal digits")
-    return tool
 
 
 def known(root: Path | None = None) -> list[str]:

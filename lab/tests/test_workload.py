@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 def test_load(folder: Path) -> None:
     tiny = workload.load(folder)
     assert (tiny.name, tiny.version, tiny.memory, tiny.cpus) == ("tiny", 3, 64 * MIB, 1)
-    assert tiny.timeout == 9 and tiny.data is not None
+    assert tiny.timeout_s == 9 and tiny.data is not None
     assert tiny.data.bytes_for(100 * MIB) == MIB
 
 
@@ -63,30 +64,30 @@ def test_sizes() -> None:
     ("old", "new", "says"),
     [
         ('name = "tiny"', 'name = "huge"', "name should be"),
-        ("version = 3", "version = 0", "version should be a whole number"),
-        ("version = 3", "version = true", "version should be a whole number"),
-        ('summary = "Says how much it has"', "", "summary should be a text"),
+        ("version = 3", "version = 0", "version, cpus and timeout_s should be 1 or more"),
+        ("version = 3", "version = true", "Expected `int`, got `bool` - at `$.version`"),
+        ('summary = "Says how much it has"', "", "missing required field `summary`"),
         ('memory = "64M"', 'memory = "lots"', "not a size"),
         ('size = "0.01x"', 'size = "some"', "size should be"),
-        ('filesystem = "ext4"', 'filesystem = "vfat"', 'filesystem should be "ext4" or "xfs"'),
-        ("timeout_s = 9", "timeout = 9", "no field timeout"),
-        ('matters = ["elapsed_s"]', "matters = 1", "matters should be a list"),
-        ("version = 3", "version = 3\ndefault = 1", "default should be true or false"),
+        ('filesystem = "ext4"', 'filesystem = "vfat"', "Invalid enum value 'vfat'"),
+        ("timeout_s = 9", "timeout = 9", "[run]: there is no field timeout"),
+        ('matters = ["elapsed_s"]', "matters = 1", "at `$.matters`"),
+        ("version = 3", "version = 3\ndefault = 1", "at `$.default`"),
         ('memory = "64M"', 'memory = "64M"\nnodes = ["64M"]', "memory should be left out"),
         ('memory = "64M"', 'nodes = ["some"]', "not a size"),
-        ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "a should be a text"),
-        ("cpus = 1", 'cpus = 1\nswap = "disk"', "swap should be ramdisk, zram, zswap or own"),
+        ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "at `$.writes"),
+        ("cpus = 1", 'cpus = 1\nswap = "disk"', "Invalid enum value 'disk'"),
         ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
         ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
-        ("[guest]", "[tool]\nname = 'x'\n[guest]", "package should be a text"),
-        ("[guest]", TOOL.replace("aa", "xy") + "[guest]", "sha256 should be 64 hexadecimal digits"),
-        ("[guest]", "[guest", "is no TOML"),
+        ("[guest]", "[tool]\nname = 'x'\n[guest]", "missing required field `package`"),
+        ("[guest]", TOOL.replace("aa", "xy") + "[guest]", "sha256 should be 64"),
+        ("[guest]", "[guest", "cannot be used"),
     ],
 )
 def test_bad_descriptions(folder: Path, old: str, new: str, says: str) -> None:
     assert old in GOOD
     (folder / "workload.toml").write_text(GOOD.replace(old, new))
-    with pytest.raises(QuellError, match=says):
+    with pytest.raises(QuellError, match=re.escape(says)):
         workload.load(folder)
 
 
@@ -162,7 +163,7 @@ def test_a_program_of_another_workload(folder: Path) -> None:
         file.write('[data]\nsize = "2x"\n')
     assert tiny.data is not None
     assert workload.load(larger).data == workload.Data(tiny.data.make, "2x")
-    with pytest.raises(QuellError, match="same/workload.toml .program.: of should be .* its own"):
+    with pytest.raises(QuellError, match="same/workload.toml: of should be .* its own"):
         workload.load(other(folder, "chain", "same"))
 
 
