@@ -16,7 +16,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -428,22 +427,15 @@ def _build(
 
 def _deliver(built: list[Path], dest: Path) -> tuple[Package, ...]:
     """Copy the packages into ``dest``, then give all of them their names."""
-    copies: list[tuple[Path, Path]] = []
     packages = []
-    with ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix=".tmp-quell-", dir=dest) as temp:
         for path in built:
-            fd, name = tempfile.mkstemp(prefix=f".tmp-{path.name}-", dir=dest)
-            copy = Path(name)
-            stack.callback(copy.unlink, missing_ok=True)
-            with os.fdopen(fd, "wb") as file, path.open("rb") as original:
-                shutil.copyfileobj(original, file)
-                os.fchmod(file.fileno(), 0o644)
-                file.flush()
-                os.fsync(file.fileno())
+            copy = Path(shutil.copyfile(path, Path(temp) / path.name))
+            copy.chmod(0o644)
             with copy.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            copies.append((copy, dest / path.name))
+                os.fsync(file.fileno())
             packages.append(Package(dest / path.name, copy.stat().st_size, digest))
-        for copy, final in copies:
-            copy.rename(final)
+        for package in packages:
+            (Path(temp) / package.path.name).rename(package.path)
     return tuple(packages)

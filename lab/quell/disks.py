@@ -20,16 +20,14 @@ import json
 import os
 import re
 import stat
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from quell import prereq, proc, ui
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache, atomic_dir, require_space
+from quell.paths import Cache, atomic_dir, require_space, tree_size
 
 MIB = 1 << 20
 # The entry of an image's root that holds the user's file or folder.
@@ -43,7 +41,6 @@ _TOP_NOT_DATA = (Path("/"), Path("/run"))
 # The limit of one read(): mkfs.xfs reads a file with a single call.
 _XFS_FILE_MAX = 0x7FFFF000
 _TIMEOUT_S = 6 * 3600
-_POLL_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -206,7 +203,8 @@ def image_of(data: Data, cache: Cache) -> Disk:
         prereq.ensure(_tools(data.filesystem))
         with atomic_dir(image.parent) as temp:
             made = temp / image.name
-            with _growing(f"making a disk ({data.filesystem}) of {data.path}", made, content.size):
+            what = f"making a disk ({data.filesystem}) of {data.path}"
+            with ui.watched(what, content.size, lambda: min(content.size, tree_size(made))):
                 try:
                     _make(made, data.filesystem, real, temp / "stage", bind)
                 except UsageError:
@@ -275,29 +273,6 @@ def _make(image: Path, filesystem: str, real: Path, stage: Path, bind: bool) -> 
         if not bind:
             proc.run(["chmod", "-R", "u+rwX", "--", stage], timeout=_TIMEOUT_S, check=False)
         proc.run(["rm", "-rf", "--one-file-system", "--", stage], timeout=_TIMEOUT_S, check=False)
-
-
-@contextmanager
-def _growing(what: str, image: Path, size: int) -> Iterator[None]:
-    """A progress bar that follows the image's size on the disk."""
-    done = threading.Event()
-    with ui.progress(what, total=size) as bar:
-
-        def follow() -> None:
-            while not done.wait(_POLL_S):
-                try:
-                    bar.update(completed=min(size, image.stat().st_blocks * 512))
-                except FileNotFoundError:
-                    continue
-
-        thread = threading.Thread(target=follow, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-        bar.update(completed=size)
 
 
 # --- file systems -----------------------------------------------------------

@@ -25,24 +25,30 @@ def repo_root() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
+class _Folder:
+    """A folder of the cache, named by its attribute and created when missing; ``what`` is its content."""
+
+    def __init__(self, what: str) -> None:
+        self.__doc__ = what
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, cache: Cache, owner: type) -> Path:
+        return cache.folder(self.name)
+
+
 class Cache:
     """The folder of all downloads, builds and results.
 
     ``root`` is ``$QUELL_CACHE``, else ``$XDG_CACHE_HOME/quell``, else
-    ``~/.cache/quell``. Each folder property creates its folder. UsageError when
-    the folder cannot be made.
+    ``~/.cache/quell``. UsageError when a folder cannot be made.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         if root is None:
             own = os.environ.get("QUELL_CACHE")
-            xdg = os.environ.get("XDG_CACHE_HOME")
-            if own:
-                root = Path(own)
-            elif xdg:
-                root = Path(xdg) / "quell"
-            else:
-                root = Path.home() / ".cache" / "quell"
+            root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quell"
         self.root = root.absolute()
 
     def folder(self, name: str) -> Path:
@@ -57,45 +63,14 @@ class Cache:
             ) from error
         return path
 
-    @property
-    def downloads(self) -> Path:
-        """Debian packages as fetched."""
-        return self.folder("downloads")
-
-    @property
-    def source(self) -> Path:
-        """Pristine kernel sources, one folder per key."""
-        return self.folder("source")
-
-    @property
-    def work(self) -> Path:
-        """Source trees and objects of the kernels being built, one folder per kernel."""
-        return self.folder("work")
-
-    @property
-    def kernels(self) -> Path:
-        """Finished kernels, one folder per key."""
-        return self.folder("kernels")
-
-    @property
-    def ccache(self) -> Path:
-        """ccache's own folder."""
-        return self.folder("ccache")
-
-    @property
-    def data(self) -> Path:
-        """Workloads' programs and data images, one folder per key."""
-        return self.folder("data")
-
-    @property
-    def results(self) -> Path:
-        """Kept results of comparisons."""
-        return self.folder("results")
-
-    @property
-    def logs(self) -> Path:
-        """Logs of builds, boots and checks."""
-        return self.folder("logs")
+    downloads = _Folder("Debian packages as fetched")
+    source = _Folder("pristine kernel sources, one folder per key")
+    work = _Folder("source trees and objects of the kernels being built, one folder per kernel")
+    kernels = _Folder("finished kernels, one folder per key")
+    ccache = _Folder("ccache's own folder")
+    data = _Folder("workloads' programs and data images, one folder per key")
+    results = _Folder("kept results of comparisons")
+    logs = _Folder("logs of builds, boots and checks")
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -238,6 +213,8 @@ def require_space(where: Path, needed: int, what: str) -> None:
 
 def tree_size(path: Path) -> int:
     """Bytes of disk used under ``path``, hard links counted once, as ``du`` does."""
+    if path.is_file():
+        return path.stat().st_blocks * 512
     seen: set[tuple[int, int]] = set()
     total = 0
     stack = [path]

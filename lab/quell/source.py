@@ -13,15 +13,13 @@ import os
 import re
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quell import debian, prereq, proc, ui
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache, atomic_dir, require_space
+from quell.paths import Cache, atomic_dir, require_space, tree_size
 
 # The versions of Linux in kernel/hooks, each with the release that its hooks were made with.
 MADE_WITH = {"6.12": "6.12.117", "7.3": "7.3.4"}
@@ -152,19 +150,22 @@ def _download(cache: Cache, name: str, linux: str) -> Path:
     suite = _SUITES.get(linux)
     try:
         if suite is None:
-            return _with_fresh_lists(lambda: _apt_download(cache, name, prereq.APT_OPTIONS))
+            found: list[Path] = []
+            prereq.with_fresh_lists(
+                lambda: found.append(_apt_download(cache, name, prereq.APT_OPTIONS)), f"{name} could not be fetched"
+            )
+            return found[0]
         with (
             tempfile.TemporaryDirectory(prefix="apt-", dir=cache.folder("run")) as temp,
             debian.lists(Path(temp) / "apt", [suite]) as options,
         ):
             return _apt_download(cache, name, options)
-    except UsageError:
-        raise
     except QuellError as error:
         if "unable to locate package" not in error.detail.lower():
-            raise UsageError(
-                f"{name} could not be fetched: {prereq.network_hint(error.detail)}", detail=error.detail
-            ) from error
+            if isinstance(error, UsageError):
+                raise
+            hint = prereq.network_hint(error.detail)
+            raise UsageError(f"{name} could not be fetched: {hint}", detail=error.detail) from error
         if suite is not None:
             raise UsageError(f"Debian's {suite} has no {name} any more; {own}") from error
         raise UsageError(
@@ -172,27 +173,12 @@ def _download(cache: Cache, name: str, linux: str) -> Path:
         ) from error
 
 
-def _with_fresh_lists(fetch: Callable[[], Path]) -> Path:
-    """``fetch``; after a failure once more with new package lists."""
-    try:
-        return fetch()
-    except QuellError:
-        update_error = prereq.apt_update()
-    try:
-        return fetch()
-    except QuellError as error:
-        raise (update_error or error) from error
-
-
 def _apt_download(cache: Cache, name: str, options: Sequence[str]) -> Path:
     apt = ["apt-get", *options, "-q"]
     uris = proc.run([*apt, "--print-uris", "download", name], env=prereq.APT_ENV, timeout=60).stdout
     size = re.search(r"^'[^']*' \S+ (\d+)", uris, re.M)
     with atomic_dir(cache.downloads / "fetch") as temp:
-        with (
-            ui.progress(f"fetching Debian's {name}", int(size.group(1)) if size else None) as bar,
-            _ticker(lambda: bar.update(completed=_bytes_in(temp))),
-        ):
+        with ui.watched(f"fetching Debian's {name}", int(size.group(1)) if size else None, lambda: tree_size(temp)):
             proc.run([*apt, "download", name], cwd=temp, env=prereq.APT_ENV, timeout=3600)
         packages = list(temp.glob("*.deb"))
         if not packages:
@@ -201,34 +187,6 @@ def _apt_download(cache: Cache, name: str, options: Sequence[str]) -> Path:
         packages[0].rename(package)
     shutil.rmtree(cache.downloads / "fetch", ignore_errors=True)
     return package
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            pass
-    return total
-
-
-@contextmanager
-def _ticker(action: Callable[[], None]) -> Iterator[None]:
-    """Call ``action`` twice a second from a thread while the block runs."""
-    stop = threading.Event()
-
-    def loop() -> None:
-        while not stop.wait(0.5):
-            action()
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _extract(package: Path, temp: Path) -> None:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -349,16 +350,12 @@ class _GitTree:
             mode = self.pristine_modes.get(path)
             data = None
             if mode is not None:
-                blob = f"{self.first}:{path}"
-                # Through a file: proc returns text, and files are bytes.
-                with tempfile.TemporaryDirectory() as temp:
-                    out = Path(temp) / "blob"
-                    proc.run(
-                        ["sh", "-c", 'git -c "safe.directory=*" cat-file blob "$0" >"$1"', blob, out],
-                        cwd=self.root,
-                        env=GIT_ENV,
-                    )
-                    data = FileData(out.read_bytes(), mode == "100755")
+                # proc returns text, and files are bytes.
+                argv = ["git", "-c", "safe.directory=*", "cat-file", "blob", f"{self.first}:{path}"]
+                done = subprocess.run(argv, cwd=self.root, env={**os.environ, **GIT_ENV}, capture_output=True)
+                if done.returncode != 0:
+                    raise QuellError("git cat-file failed", detail=done.stderr.decode(errors="replace"))
+                data = FileData(done.stdout, mode == "100755")
             self._pristine[path] = data
         return self._pristine[path]
 

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +23,6 @@ def set_quiet(quiet: bool) -> None:
     """Leave out notes and progress if ``quiet``; warnings stay."""
     global _quiet
     _quiet = quiet
-
-
-def is_quiet() -> bool:
-    """Whether ``--quiet`` was given."""
-    return _quiet
 
 
 def note(text: str) -> None:
@@ -52,24 +48,8 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-class Progress(Protocol):
-    """The bar of ``progress()``."""
-
-    def advance(self, amount: float = 1) -> None:
-        """Add ``amount``, in the total's unit."""
-
-    def update(
-        self,
-        *,
-        completed: float | None = None,
-        total: float | None = None,
-        description: str | None = None,
-    ) -> None:
-        """Set any of the three."""
-
-
-class _Plain:
-    """Progress as lines for logs, at most one per interval."""
+class Progress:
+    """The bar of ``progress()``: lines for logs, at most one per interval."""
 
     interval_s = 10.0
 
@@ -78,25 +58,19 @@ class _Plain:
         self.total = total
         self.completed = 0.0
         self.start = self.last = time.monotonic()
-        if not _quiet:
-            note(f"{description} ...")
 
     def advance(self, amount: float = 1) -> None:
+        """Add ``amount``, in the total's unit."""
         self.update(completed=self.completed + amount)
 
-    def update(
-        self,
-        *,
-        completed: float | None = None,
-        total: float | None = None,
-        description: str | None = None,
-    ) -> None:
-        if total is not None:
-            self.total = total
-        if description is not None:
-            self.description = description
-        if completed is not None:
-            self.completed = completed
+    def update(self, *, completed: float | None = None, description: str | None = None) -> None:
+        """Set either of the two."""
+        self.description = self.description if description is None else description
+        self.completed = self.completed if completed is None else completed
+        self.show()
+
+    def show(self) -> None:
+        """Print a line if it is time."""
         now = time.monotonic()
         if now - self.last < self.interval_s:
             return
@@ -107,10 +81,6 @@ class _Plain:
             note(f"{self.description}: {share:.0f} %, about {duration(left)} left")
         else:
             note(f"{self.description}: {duration(now - self.start)} so far")
-
-    def close(self, done: bool) -> None:
-        if done:
-            note(f"{self.description}: done in {duration(time.monotonic() - self.start)}")
 
 
 def duration(seconds: float) -> str:
@@ -166,53 +136,46 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
     ``total`` in any unit, None when unknown. Yields a ``Progress``.
     """
     if _quiet or not sys.stderr.isatty():
-        plain = _Plain(description, total)
-        try:
-            yield plain
-        except BaseException:
-            plain.close(False)
-            raise
-        plain.close(True)
+        plain = Progress(description, total)
+        note(f"{description} ...")
+        yield plain
+        note(f"{plain.description}: done in {duration(time.monotonic() - plain.start)}")
         return
 
     # The import of rich takes a tenth of a second.
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        SpinnerColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as RichProgress
 
-    bar = RichProgress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(compact=True),
-        console=Console(stderr=True),
-        # rich would also capture stdout, which is for results.
-        redirect_stdout=False,
-    )
+    class Bar(Progress):
+        def show(self) -> None:
+            bar.update(task, completed=self.completed, description=self.description)
 
-    class _Rich:
-        def advance(self, amount: float = 1) -> None:
-            bar.advance(task, amount)
-
-        def update(
-            self,
-            *,
-            completed: float | None = None,
-            total: float | None = None,
-            description: str | None = None,
-        ) -> None:
-            bar.update(task, completed=completed, total=total, description=description)
-
-    with bar:
+    columns = (
+        rich.SpinnerColumn(), rich.TextColumn("{task.description}", markup=False), rich.BarColumn(),
+        rich.TaskProgressColumn(), rich.TimeElapsedColumn(), rich.TextColumn("left"),
+        rich.TimeRemainingColumn(compact=True),
+    )  # fmt: skip
+    # rich would also capture stdout, which is for results.
+    with rich.Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:
         task = bar.add_task(description, total=total)
-        yield _Rich()
+        yield Bar(description, total)
+
+
+@contextmanager
+def watched(description: str, total: float | None, measure: Callable[[], float]) -> Iterator[None]:
+    """A bar that follows ``measure()``, in the total's unit, while the block runs."""
+    done = threading.Event()
+    with progress(description, total) as bar:
+
+        def follow() -> None:
+            while not done.wait(0.4):
+                with suppress(OSError):  # a file that is gone again
+                    bar.update(completed=measure())
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
