@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: ``module`` has ``add_arguments(parser)`` and ``main(args) -> int``.
+    """A subcommand; quell.commands.NAME has ``add_arguments(parser)`` and ``main(args) -> int``.
 
     With ``takes_command``, ``-- CMD ARG...`` is allowed and ``args.command`` is
     that list (else None). With ``uses_cache``, ``clean`` is kept away while it runs.
     """
 
-    module: str
     help: str
     takes_command: bool = False
     uses_cache: bool = True
@@ -42,55 +41,28 @@ class Command:
 
 SUMMARY = "Compares stock Linux (6.12, 7.3) with Quell's memory-management changes, in VMs."
 COMMANDS = {
-    "compare": Command(
-        "quell.commands.compare",
-        "stock Linux against Quell, on the standard workloads or on -- CMD ARG...",
-        takes_command=True,
-    ),
-    "sizes": Command(
-        "quell.commands.sizes",
-        "large anonymous folios: each fixed size on stock Linux, against Quell's own choice",
-    ),
-    "run": Command(
-        "quell.commands.run", "run -- CMD ARG... under the Quell kernel", takes_command=True
-    ),
+    "compare": Command("stock Linux against Quell, on the standard workloads or on -- CMD ARG...", takes_command=True),
+    "sizes": Command("large anonymous folios: each fixed size on stock Linux, against Quell's own choice"),
+    "run": Command("run -- CMD ARG... under the Quell kernel", takes_command=True),
     "top": Command(
-        "quell.commands.top",
         "the causes of TLB shootdowns on this machine, live, on any x86 Linux kernel",
         takes_command=True,
         uses_cache=False,
     ),
-    "report": Command("quell.commands.report", "the kept results as one HTML file with plots"),
-    "figures": Command("quell.commands.figures", "the project's headline figures, measured here"),
-    "ladder": Command(
-        "quell.commands.ladder",
-        "the mechanisms switched on one at a time, beside published results",
-    ),
-    "build": Command("quell.commands.build", "build the stock and Quell kernels"),
-    "tree": Command("quell.commands.tree", "a git tree for work on the kernel part"),
-    "status": Command(
-        "quell.commands.status",
-        "switches, counters and deferred pages of the running Quell kernel",
-        uses_cache=False,
-    ),
-    "explain": Command(
-        "quell.commands.explain",
-        "a mechanism's effect, costs, benefits, switches and counters",
-        uses_cache=False,
-    ),
-    "export": Command("quell.commands.export", "the kernel part as patches: a git-am series, and one roll-up patch"),
-    "deb": Command("quell.commands.deb", "Debian packages of the Quell kernel, from your configuration"),
-    "test": Command("quell.commands.test", "the checks"),
-    "doctor": Command(
-        "quell.commands.doctor",
-        "missing prerequisites, each with the command that fixes it",
-        uses_cache=False,
-    ),
-    "man": Command("quell.commands.man", "the manual page", uses_cache=False),
-    "completion": Command(
-        "quell.commands.completion", "completion for bash and zsh", uses_cache=False
-    ),
-    "clean": Command("quell.commands.clean", "free the cache", uses_cache=False),
+    "report": Command("the kept results as one HTML file with charts"),
+    "figures": Command("the project's headline figures, measured here"),
+    "ladder": Command("the mechanisms switched on one at a time, beside published results"),
+    "build": Command("build the stock and Quell kernels"),
+    "tree": Command("a git tree for work on the kernel part"),
+    "status": Command("switches, counters and deferred pages of the running Quell kernel", uses_cache=False),
+    "explain": Command("a mechanism's effect, costs, benefits, switches and counters", uses_cache=False),
+    "export": Command("the kernel part as patches: a git-am series, and one roll-up patch"),
+    "deb": Command("Debian packages of the Quell kernel, from your configuration"),
+    "test": Command("the checks"),
+    "doctor": Command("missing prerequisites, each with the command that fixes it", uses_cache=False),
+    "man": Command("the manual page", uses_cache=False),
+    "completion": Command("completion for bash and zsh", uses_cache=False),
+    "clean": Command("free the cache", uses_cache=False),
 }
 
 
@@ -150,7 +122,12 @@ def _check_stray(name: str, parser: _Parser, words: Sequence[str]) -> None:
     raise UsageError(f"{what}; did you mean: {meant}")
 
 
-def _fill(parser: argparse.ArgumentParser, command: Command, module: Any) -> None:
+def module_of(name: str) -> Any:
+    """The module of a command."""
+    return importlib.import_module(f"quell.commands.{name}")
+
+
+def _fill(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
     """A command's arguments, and its help: description, options, examples."""
     parser.description = module.__doc__
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -159,7 +136,7 @@ def _fill(parser: argparse.ArgumentParser, command: Command, module: Any) -> Non
     parser.epilog = "examples:\n  " + examples.replace("\n", "\n  ")
     module.add_arguments(parser)
     parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
-    if command.takes_command:
+    if COMMANDS[name].takes_command:
         usage = parser.format_usage().removeprefix("usage: ").rstrip()
         parser.usage = usage.replace("%", "%%") + " [-- CMD ARG...]"
 
@@ -176,8 +153,7 @@ def whole_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print Quell's version, and those of Linux")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        sub = commands.add_parser(name, help=command.help)
-        _fill(sub, command, importlib.import_module(command.module))
+        _fill(commands.add_parser(name, help=command.help), name, module_of(name))
     return parser
 
 
@@ -235,9 +211,9 @@ def _run(argv: list[str]) -> int:
         raise UsageError(f"{name} takes no command after -- (see ./quell {name} --help)")
     if command_argv == []:
         raise UsageError("no command after --")
-    module = importlib.import_module(command.module)
+    module = module_of(name)
     parser = _Parser(prog=f"./quell {name}")
-    _fill(parser, command, module)
+    _fill(parser, name, module)
     if command_argv is None and (command.takes_command or "--workload" in parser._option_string_actions):
         _check_stray(name, parser, rest)
     args = parser.parse_args(rest)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Protocol
 
 from quell import prereq, proc, ui
-from quell.errors import QuellError, UsageError
-from quell.paths import Cache, atomic_dir, require_space, tree_size
+from quell.errors import QuellError, UsageError, failing
+from quell.paths import Cache, require_space, tree_size
 
 MIB = 1 << 20
 # The entry of an image's root that holds the user's file or folder.
@@ -188,33 +188,26 @@ def image_of(data: Data, cache: Cache) -> Disk:
     if cache.root.resolve().is_relative_to(real):
         raise UsageError(f"--data {data.path} contains Quell's cache {cache.root}; name folders without it")
     content = _content(data)
-    key = f"own-{content.digest}"
-    image = cache.data / key / f"image.{data.filesystem}"
-    disk = Disk(image, target=str(data.path), filesystem=data.filesystem)
-    if image.exists():
-        return disk
-    with cache.lock(key):
-        if image.exists():
-            return disk
+    name = f"image.{data.filesystem}"
+
+    def make(temp: Path) -> None:
         # mkfs.btrfs tells files apart by inode number alone.
         bind = _can_bind() and not (data.filesystem == "btrfs" and content.devices > 1)
         needed = content.size * 105 // 100 + 128 * MIB + (0 if bind else content.size)
         require_space(cache.data, needed, f"a disk of {data.path}")
         prereq.ensure(_tools(data.filesystem))
-        with atomic_dir(image.parent) as temp:
-            made = temp / image.name
-            what = f"making a disk ({data.filesystem}) of {data.path}"
-            with ui.watched(what, content.size, lambda: min(content.size, tree_size(made))):
-                try:
-                    _make(made, data.filesystem, real, temp / "stage", bind)
-                except UsageError:
-                    raise
-                except QuellError as error:
-                    what = f"the disk of {data.path} cannot be made: {error.message}"
-                    raise QuellError(what, detail=error.detail) from error
-            if _content(data).digest != content.digest:
-                raise QuellError(f"{data.path} changed while it was copied; run it again")
-    return disk
+        made = temp / name
+        what = f"making a disk ({data.filesystem}) of {data.path}"
+        with (
+            ui.watched(what, content.size, lambda: min(content.size, tree_size(made))),
+            failing(f"the disk of {data.path} cannot be made"),
+        ):
+            _make(made, data.filesystem, real, temp / "stage", bind)
+        if _content(data).digest != content.digest:
+            raise QuellError(f"{data.path} changed while it was copied; run it again")
+
+    folder = cache.made(cache.data / f"own-{content.digest}", make)
+    return Disk(folder / name, target=str(data.path), filesystem=data.filesystem)
 
 
 def _content(data: Data) -> _Content:

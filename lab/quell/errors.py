@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -34,3 +36,14 @@ class UsageError(QuellError):
 
     def __init__(self, message: str, *, detail: str = "", log: Path | None = None) -> None:
         super().__init__(message, detail=detail, log=log, exit_code=2)
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Begin the messages of errors with ``what``; UsageErrors stay as they are."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except QuellError as error:
+        raise QuellError(f"{what}: {error.message}", detail=error.detail, log=error.log) from error

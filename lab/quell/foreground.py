@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,17 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 # Seconds between SIGTERM and SIGKILL.
 _GRACE_S = 3.0
+
+
+def die_with_parent(parent: int) -> Callable[[], None]:
+    """For ``preexec_fn``: signal the program when ``parent``, its starter, dies."""
+
+    def setup() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # died before the line above
+            os._exit(1)
+
+    return setup
 
 
 def check(name: str) -> None:
@@ -41,10 +52,11 @@ def started(
     args = [str(arg) for arg in argv]
     check(args[0])
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tied = die_with_parent(os.getpid())
 
     def setup() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        tied()
 
     try:
         try:

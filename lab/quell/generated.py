@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,7 +166,7 @@ def _examples() -> str:
     from quell import cli
 
     lines = [".SH EXAMPLES", ".nf"]
-    for command in cli.COMMANDS.values():
-        for line in importlib.import_module(command.module).EXAMPLES.splitlines():
+    for name in cli.COMMANDS:
+        for line in cli.module_of(name).EXAMPLES.splitlines():
             lines.append("\\&" + line.replace("\\", "\\e").replace("-", "\\-"))
     return "\n".join([*lines, ".fi\n"])

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from quell import counters, judge, machine, proc, results, ui, user_command
 from quell.errors import QuellError, UsageError
+from quell.foreground import die_with_parent
 from quell.frames import Frames
 from quell.paths import Cache
 from quell.sides import Side, parse, switches
@@ -348,7 +349,7 @@ def _wait(
     parent = os.getpid()
 
     def enter() -> None:
-        proc.die_with_parent(parent)()
+        die_with_parent(parent)()
         for number in (*_SIGNALS, signal.SIGTSTP):
             signal.signal(number, signal.SIG_DFL)
         if group is not None:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -86,6 +86,15 @@ class Cache:
         """
         with self.in_use(), _flock(self.folder("locks") / f"{name}.lock"):
             yield
+
+    def made(self, final: Path, make: Callable[[Path], object]) -> Path:
+        """The folder ``final``. If it is missing, ``make`` fills a temporary folder first, under a lock."""
+        if not final.exists():
+            with self.lock(final.name):
+                if not final.exists():
+                    with atomic_dir(final) as temp:
+                        make(temp)
+        return final
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

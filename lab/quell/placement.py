@@ -11,8 +11,6 @@ from dataclasses import dataclass
 _C_FUNCTION = re.compile(r"(?!\s*[A-Za-z_]\w*:\s*(?:$|/[/*]))(?:::\s*)?[A-Za-z_].*$")
 _FUNCTION = re.compile(r"[A-Za-z_$].*$")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
-# Lines of context that patch(1) may ignore; git apply needs them.
-_FUZZ = (1, 2)
 _AROUND = 4
 
 
@@ -57,7 +55,6 @@ class Placed:
     at: int | None
     function: str
     around: tuple[str, ...] = ()
-    hint: str = ""
 
     @property
     def moved(self) -> int:
@@ -158,33 +155,13 @@ def _by_file(output: str) -> dict[str, list[str]]:
 
 def _failed(hook: str, path: str, hunk: Hunk, lines: Sequence[str], missing: bool) -> Placed:
     if missing:
-        return Placed(hook, path, hunk, None, "", (), "there is no such file")
+        return Placed(hook, path, hunk, None, "")
     old = hunk.old
-    head = next((i for i, line in enumerate(hunk.lines) if line[0] != " "), 0)
-    tail = next((i for i, line in enumerate(reversed(hunk.lines)) if line[0] != " "), 0)
-    for fuzz in _FUZZ:
-        cut = min(fuzz, head)
-        short = old[cut : len(old) - min(fuzz, tail)]
-        found = _find(lines, short)
-        if short and len(found) == 1:
-            at = found[0] + 1
-            hint = f"without {fuzz} line{'s' * (fuzz > 1)} of context at either end it fits at line {at}"
-            around = tuple(_numbered(lines, at - cut, at - cut + len(old)))
-            return Placed(hook, path, hunk, None, "", around, hint)
     # The best anchor: a line of the hunk that the file has exactly once.
-    alone = [
-        (i, found[0])
-        for i, line in enumerate(old)
-        if len(line.strip()) > 3 and len(found := _find(lines, [line])) == 1
-    ]
-    start = alone[0][1] - alone[0][0] + 1 if alone else hunk.line
+    alone = [lines.index(line) - i for i, line in enumerate(old) if len(line.strip()) > 3 and lines.count(line) == 1]
+    start = alone[0] + 1 if alone else hunk.line
     around = tuple(_numbered(lines, max(1, start), start + len(old)))
     return Placed(hook, path, hunk, None, "", around)
-
-
-def _find(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    size = len(wanted)
-    return [i for i in range(len(lines) - size + 1) if list(lines[i : i + size]) == list(wanted)]
 
 
 def _numbered(lines: Sequence[str], first: int, end: int) -> list[str]:
@@ -230,6 +207,6 @@ def _complaint(entry: Placed) -> list[str]:
         f"  {entry.path}: the hook wants, at line {entry.hunk.line}"
         + (f" ({entry.hunk.function}):" if entry.hunk.function else ":"),
         *(f"    {line}" for line in entry.hunk.lines),
-        f"  {entry.path}: " + (f"{entry.hint}:" if entry.hint and entry.around else entry.hint or "the tree has there:"),
+        f"  {entry.path}: {'the tree has there:' if entry.around else 'there is no such file'}",
         *entry.around,
     ]

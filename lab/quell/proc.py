@@ -9,11 +9,11 @@ the lab closes. The guard leads the group, which reserves the group's number.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from quell.errors import QuellError, UsageError
+from quell.foreground import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 # Seconds between SIGTERM and SIGKILL to a group.
 _GRACE_S = 3.0
 # Its input ends with the lab; nothing is ever written to it. Group 0 is its own.
@@ -47,17 +46,6 @@ class Timeout(QuellError):
         super().__init__(message, log=log)
         self.stdout = stdout
         self.stderr = stderr
-
-
-def die_with_parent(parent: int) -> Callable[[], None]:
-    """For ``preexec_fn``: signal the program when ``parent``, its starter, dies."""
-
-    def setup() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # died before the line above
-            os._exit(1)
-
-    return setup
 
 
 def _guard() -> subprocess.Popen[bytes]:
@@ -124,14 +112,13 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
     log: Path | None = None,
-    stdin: str | bytes | IO[bytes] | int | None = None,
+    stdin: str = "",
     check: bool = True,
     on_line: Callable[[str], None] | None = None,
 ) -> Result:
     """Run a program to its end and return its output.
 
     ``env`` is added to our own environment. ``timeout`` is in seconds.
-    ``stdin`` is text or bytes to feed, or a file; None means /dev/null.
     With ``log`` or ``on_line``, stderr is joined with stdout: all of it goes to
     the file ``log`` (appended to), line by line to ``on_line``, and is returned
     as ``stdout``.
@@ -141,14 +128,12 @@ def run(
     """
     args = [str(arg) for arg in argv]
     merged = log is not None or on_line is not None
-    feed: bytes | None = None
-    source: IO[bytes] | int = subprocess.DEVNULL
-    if isinstance(stdin, (str, bytes)):
-        feed = stdin.encode() if isinstance(stdin, str) else stdin
-        source = subprocess.PIPE
-    elif stdin is not None:
-        source = stdin
     with ExitStack() as stack:
+        source: IO[bytes] | int = subprocess.DEVNULL
+        if stdin:
+            source = stack.enter_context(tempfile.TemporaryFile())
+            source.write(stdin.encode())
+            source.seek(0)
         log_file = stack.enter_context(log.open("ab")) if log is not None else None
         out: list[bytes] = []
         err: list[bytes] = []
@@ -168,13 +153,13 @@ def run(
                 )
             except OSError as error:
                 raise _missing(args, error) from error
-            timed_out = _pump(child, feed, timeout, out, err, log_file, on_line)
+            timed_out = _pump(child, timeout, out, err, log_file, on_line)
             if not timed_out:
                 child.wait()
         finally:
             # Also after success: the program may have left processes.
             _end_group(guard, child)
-            for stream in (child.stdin, child.stdout, child.stderr) if child else ():
+            for stream in (child.stdout, child.stderr) if child else ():
                 if stream is not None:
                     stream.close()
     stdout = b"".join(out).decode(errors="replace")
@@ -192,7 +177,6 @@ def run(
 
 def _pump(
     child: subprocess.Popen[bytes],
-    feed: bytes | None,
     timeout: float | None,
     out: list[bytes],
     err: list[bytes],
@@ -211,10 +195,6 @@ def _pump(
         selector.register(child.stdout, selectors.EVENT_READ, out)
         if child.stderr is not None:
             selector.register(child.stderr, selectors.EVENT_READ, err)
-        if child.stdin is not None:
-            os.set_blocking(child.stdin.fileno(), False)
-            selector.register(child.stdin, selectors.EVENT_WRITE, None)
-        pending = memoryview(feed or b"")
         ended = False
         while True:
             # After the exit, only take data that is already in the pipes.
@@ -227,18 +207,9 @@ def _pump(
             if ended and not events:
                 break
             for key, _ in events:
-                if key.fileobj is pidfd or key.fd == pidfd:
+                if key.fd == pidfd:
                     ended = True
                     selector.unregister(pidfd)
-                elif key.fileobj is child.stdin:
-                    assert child.stdin is not None
-                    try:
-                        pending = pending[os.write(key.fd, pending[:65536]) :]
-                    except BrokenPipeError:
-                        pending = pending[:0]
-                    if not pending:
-                        selector.unregister(child.stdin)
-                        child.stdin.close()
                 else:
                     data = os.read(key.fd, 65536)
                     if not data:

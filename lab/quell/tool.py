@@ -63,16 +63,12 @@ def build(tool: Tool, cache: Cache) -> Path:
     errors, UsageError without network, disk space or compiler.
     """
     prereq.ensure((*prereq.BUILD, *prereq.TOOLS))
-    key = _key(tool)
-    final = cache.data / key
-    if not final.exists():
-        with cache.lock(key):
-            if not final.exists():
-                require_space(cache.root, _SPACE, f"building {tool.package}")
-                archive = fetch(tool, cache)
-                with atomic_dir(final) as temp:
-                    _build(tool, archive, temp, cache)
-    return final / tool.name
+
+    def make(temp: Path) -> None:
+        require_space(cache.root, _SPACE, f"building {tool.package}")
+        _build(tool, fetch(tool, cache), temp, cache)
+
+    return cache.made(cache.data / _key(tool), make) / tool.name
 
 
 def _key(tool: Tool) -> str:

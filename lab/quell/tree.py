@@ -307,19 +307,6 @@ def _write(root: Path, path: str, data: FileData | None) -> None:
         write_atomic(full, data.content, mode=data.mode)
 
 
-def apply_quell(tree: Path, kernel: Path | None = None) -> list[str]:
-    """Apply Quell to a pristine tree; the written paths.
-
-    QuellError with the hook and the Linux file when a hook does not apply; the
-    tree is then unchanged.
-    """
-    part = read_kernel_part(kernel or kernel_dir(), linux_of(check_version(tree)))
-    result = overlay(part, lambda path: read_file(tree, path))
-    for path, data in result.items():
-        _write(tree, path, data)
-    return sorted(result)
-
-
 # --- A git tree to work in ---------------------------------------------------
 
 

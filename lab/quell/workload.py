@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quell import debian, disks, forms, machine, packages, prereq, proc, sides, toolchain, ui
 from quell import tool as tools
-from quell.errors import QuellError, UsageError
+from quell.errors import QuellError, UsageError, failing
 from quell.frames import DATA_DIR, STAGE_DIR
-from quell.paths import Cache, atomic_dir, repo_root, require_space
+from quell.paths import Cache, repo_root, require_space
 
 if TYPE_CHECKING:
     from quell.build import Kernel
@@ -255,23 +255,13 @@ def _program(workload: Workload, cache: Cache) -> Path:
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         except OSError as error:
             raise QuellError(f"workload {workload.name}: {path}: {error.strerror}") from error
-    key = f"{workload.name}-{digest.hexdigest()[:16]}"
-    final = cache.data / key
-    if not final.exists():
-        with cache.lock(key):
-            if not final.exists():
-                with atomic_dir(final) as temp:
-                    includes = [f"-I{workload.folder}", f"-I{workload.folder.parent}"]
-                    built = temp / workload.name
-                    try:
-                        proc.run([*_CC, *includes, "-o", built, *sources], timeout=300)
-                    except UsageError:
-                        raise
-                    except QuellError as error:
-                        error.args = (f"the program of workload {workload.name} does not build",)
-                        error.message = error.args[0]
-                        raise
-    return final / workload.name
+
+    def make(temp: Path) -> None:
+        includes = [f"-I{workload.folder}", f"-I{workload.folder.parent}"]
+        with failing(f"the program of workload {workload.name} does not build"):
+            proc.run([*_CC, *includes, "-o", temp / workload.name, *sources], timeout=300)
+
+    return cache.made(cache.data / f"{workload.name}-{digest.hexdigest()[:16]}", make) / workload.name
 
 
 def _image(
@@ -291,28 +281,15 @@ def _image(
         if path.name == data.requirements or any(path.name in word for word in data.make):
             facts.append(hashlib.sha256(path.read_bytes()).hexdigest())
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    key = f"{workload.name}-data-{digest}"
-    image = cache.data / key / f"image.{data.filesystem}"
-    if image.exists():
-        return image
-    with cache.lock(key):
-        if image.exists():
-            return image
-        what = f"the data of workload {workload.name}"
+    name, what = f"image.{data.filesystem}", f"the data of workload {workload.name}"
+
+    def make(temp: Path) -> None:
         require_space(cache.data, size * 2 + 64 * MIB, what)
         if data.requirements:
             packages.install(workload.folder / data.requirements, what, cache)
         ui.note(f"making {what}{f' ({ui.size(size)})' if size else ''} ...")
-        with atomic_dir(image.parent) as temp:
-            with tempfile.TemporaryDirectory(prefix="root-", dir=temp) as root:
-                argv = _fill(data.make, {**values, "out": root}, workload)
-                try:
-                    proc.run(argv, timeout=1800)
-                    disks.MAKERS[data.filesystem](temp / image.name, Path(root))
-                except UsageError:
-                    raise
-                except QuellError as error:
-                    error.args = (f"{what} cannot be made: {error.message}",)
-                    error.message = error.args[0]
-                    raise
-    return image
+        with tempfile.TemporaryDirectory(prefix="root-", dir=temp) as root, failing(f"{what} cannot be made"):
+            proc.run(_fill(data.make, {**values, "out": root}, workload), timeout=1800)
+            disks.MAKERS[data.filesystem](temp / name, Path(root))
+
+    return cache.made(cache.data / f"{workload.name}-data-{digest}", make) / name

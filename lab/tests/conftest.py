@@ -14,8 +14,9 @@ from quell import ui
 from quell.paths import Cache
 from quell.source import Source
 
-# A shell's background job ignores SIGINT; all programs that the tests start would inherit that.
+# A shell's background job ignores these; all programs that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 RMAP = "".join(f"int rmap_{n}(void)\n{{\n\treturn {n};\n}}\n\n" for n in range(12))
 

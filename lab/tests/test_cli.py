@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
 import os
 import shlex
 import signal
@@ -33,8 +32,8 @@ def use(monkeypatch: pytest.MonkeyPatch, main: object, **options: bool) -> None:
     module.add_arguments = add_arguments  # type: ignore[attr-defined]
     module.main = main  # type: ignore[attr-defined]
     module.EXAMPLES = "./quell probe\n"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "quell_probe", module)
-    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("quell_probe", "probes", **options))
+    monkeypatch.setitem(sys.modules, "quell.commands.probe", module)
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("probes", **options))
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +45,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    importlib.import_module(cli.COMMANDS[name].module)
+    cli.module_of(name)
     with pytest.raises(SystemExit) as caught:
         cli.main([name, "--help"])
     assert caught.value.code == 0
@@ -57,7 +56,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_help_ends_with_examples_that_parse(name: str) -> None:
-    module = importlib.import_module(cli.COMMANDS[name].module)
+    module = cli.module_of(name)
     whole = cli.whole_parser()
     own = [line for line in module.EXAMPLES.splitlines() if line.startswith("./quell ")]
     assert any(line.split()[1] == name for line in own)
@@ -208,8 +207,8 @@ def test_interrupted_command(number: signal.Signals, tmp_path: Path) -> None:
         "import sys, types, time, quell.cli as cli\n"
         "m = types.ModuleType('m'); m.add_arguments = lambda p: None; m.EXAMPLES = ''\n"
         "def main(args):\n    print('ready', flush=True)\n    time.sleep(60)\n"
-        "m.main = main; sys.modules['m'] = m\n"
-        "cli.COMMANDS['probe'] = cli.Command('m', 'x')\n"
+        "m.main = main; sys.modules['quell.commands.probe'] = m\n"
+        "cli.COMMANDS['probe'] = cli.Command('x')\n"
         "sys.exit(cli.main(['probe']))\n"
     )
     with subprocess.Popen(

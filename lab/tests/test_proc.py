@@ -39,7 +39,7 @@ def test_output_and_input() -> None:
 
 
 def test_large_input_and_output() -> None:
-    assert len(proc.run(["cat"], stdin=b"x" * 3_000_000).stdout) == 3_000_000
+    assert len(proc.run(["cat"], stdin="x" * 3_000_000).stdout) == 3_000_000
 
 
 def test_no_input_is_empty() -> None:

@@ -185,7 +185,6 @@ def test_without_permission(
     [
         (["--interval", "0"], 2, "--interval is 0.1 to 3600"),
         (["--interval", "nan"], 2, "--interval is 0.1 to 3600"),
-        (["--rows", "0"], 2, "--rows is at least 1"),
         (["--source", "magic"], 2, "there is no"),
         (["--source", "hist"], 2, "hist: this kernel lacks CONFIG_HIST_TRIGGERS"),
         (["--once", "--", "true"], 2, "--once is not for a command"),
@@ -250,8 +249,7 @@ def test_stop() -> None:
     stop.keys = mine
     os.close(theirs)  # the terminal is gone
     assert not stop.wait(0.05)
-    stop.deadline = time.monotonic() + 0.05
-    assert stop.wait(5)
+    assert stop.keys is None
     stop.close()
     os.close(mine)
 

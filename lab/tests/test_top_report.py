@@ -161,13 +161,13 @@ def many() -> Snapshot:
 def test_screen(one: Snapshot) -> None:
     """All of it fits on a terminal of 80x24, with the verdict first; nothing of a name is obeyed."""
     found = built(one)
-    lines = view.render(found, 80, None, 23)
+    lines = view.render(found, 80, height=23)
     assert len(lines) <= 23 and all(len(line) <= 80 and line.isprintable() for line in lines)
     assert " ".join(lines[1:]).startswith(found["verdict"]["sentence"])
     if one.flushes:
         text = "\n".join(lines)
         assert "reclaim (kswapd) [luf, writeout_batch]" in text and "kswapd0 (5)" in text
-    bold = view.render(found, 80, None, 23, bold=True)
+    bold = view.render(found, 80, height=23, bold=True)
     assert bold[1].startswith("\x1b[1m") and [re.sub("\x1b.*?m", "", line) for line in bold] == lines
     assert "\n" not in view.line(found)
 

@@ -69,20 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, default=1.0, metavar="S", help="seconds of an interval, 0.1 to 3600 (1)"
     )
     parser.add_argument(
-        "--rows", type=int, metavar="N", help="rows of a table (those that fit on the screen, else 12)"
-    )
-    parser.add_argument(
         "--source", choices=("auto", *sources.SOURCES), default="auto",
         help="tracefs histograms, or single events (the first of these that works)",
     )  # fmt: skip
 
 
 class Stop:
-    """Tells when to end: a signal, q on the terminal, the end of a process, or a deadline."""
+    """Tells when to end: a signal, q on the terminal, or the end of a process."""
 
     def __init__(self) -> None:
         self.ended = False
-        self.deadline: float | None = None
         self.files: list[int] = []
         self.keys: int | None = None
         self._wake, self._waker = os.pipe()
@@ -98,15 +94,9 @@ class Stop:
         """Sleep for so long at most; True when it is time to end."""
         until = time.monotonic() + seconds
         while not self.ended:
-            now = time.monotonic()
-            if self.deadline is not None and now >= self.deadline:
-                self.ended = True
-                break
-            ends = until if self.deadline is None else min(until, self.deadline)
             keys = [] if self.keys is None else [self.keys]
-            ready, _, _ = select.select(
-                [self._wake, *self.files, *keys], [], [], max(0.0, ends - now)
-            )
+            left = max(0.0, until - time.monotonic())
+            ready, _, _ = select.select([self._wake, *self.files, *keys], [], [], left)
             if any(fd in ready for fd in self.files):
                 self.ended = True
             elif self.keys in ready:
@@ -221,8 +211,6 @@ def main(args: argparse.Namespace) -> int:
     """Watch; 0, or the command's exit code."""
     if not _MIN_INTERVAL_S <= args.interval <= _MAX_INTERVAL_S:
         raise UsageError(f"--interval is 0.1 to 3600 seconds, not {args.interval:g}")
-    if args.rows is not None and args.rows < 1:
-        raise UsageError(f"--rows is at least 1, not {args.rows}")
     if args.once and args.command is not None:
         raise UsageError("--once is not for a command: with -- CMD its life is the interval")
     if args.json and args.folded:
@@ -242,7 +230,6 @@ def main(args: argparse.Namespace) -> int:
             previous = signal.signal(signal.SIGINT, stop.interrupt)
             stack.callback(signal.signal, signal.SIGINT, previous)
             if args.once:
-                stop.deadline = time.monotonic() + args.interval
                 watch.look(stop)
             elif args.json or args.folded or not sys.stdout.isatty():
                 _lines(args, watch, stop)
@@ -255,19 +242,19 @@ def main(args: argparse.Namespace) -> int:
         ui.note(result["verdict"]["sentence"])
     elif not args.json:
         out = sys.stdout if args.command is None else sys.stderr
-        print("\n".join(_screen(result, args.rows, out)), file=out)
+        print("\n".join(_screen(result, out)), file=out)
     elif args.once or args.command is not None:
         print(json.dumps(result))
     return code
 
 
-def _screen(result: dict[str, Any], rows: int | None, out: IO[str]) -> list[str]:
+def _screen(result: dict[str, Any], out: IO[str]) -> list[str]:
     """The report for ``out``: on a terminal one screen, the prompt included."""
     if not out.isatty():
-        return view.render(result, _WIDTH, rows or 12)
+        return view.render(result, _WIDTH, rows=12)
     size = shutil.get_terminal_size()
     bold = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return view.render(result, size.columns, rows, size.lines - 1, bold)
+    return view.render(result, size.columns, height=size.lines - 1, bold=bold)
 
 
 def _lines(args: argparse.Namespace, watch: _Watch, stop: Stop) -> None:
@@ -289,7 +276,7 @@ def _live(args: argparse.Namespace, watch: _Watch, stop: Stop) -> None:
         sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J")
         print(f"collecting for {args.interval:g} s; q ends", flush=True)
         while not stop.wait(0):
-            lines = _screen(watch.report(watch.look(stop)), args.rows, sys.stdout)
+            lines = _screen(watch.report(watch.look(stop)), sys.stdout)
             lines = lines[: shutil.get_terminal_size().lines - 1]
             print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J", end="", flush=True)
 

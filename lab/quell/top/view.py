@@ -59,7 +59,7 @@ def _source(report: Mapping[str, Any]) -> str:
 
 
 def render(
-    report: Mapping[str, Any], width: int, rows: int | None, height: int = 0, bold: bool = False
+    report: Mapping[str, Any], width: int, rows: int | None = None, height: int = 0, bold: bool = False
 ) -> list[str]:
     """The lines: ``rows`` in each table, or if None as many as fit into ``height`` lines."""
     host = report["host"]
