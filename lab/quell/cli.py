@@ -16,6 +16,7 @@ import sys
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from quell import ui
@@ -127,10 +128,10 @@ def module_of(name: str) -> Any:
     return importlib.import_module(f"quell.commands.{name}")
 
 
-def _fill(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
-    """A command's arguments, and its help: description, options, examples."""
+def _fill(parser: argparse.ArgumentParser, name: str, module: Any, width: int | None = None) -> None:
+    """A command's arguments, and its help of ``width`` (the terminal's): description, options, examples."""
     parser.description = module.__doc__
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, width=width)
     parser.allow_abbrev = False
     examples = module.EXAMPLES.rstrip("\n").replace("%", "%%")
     parser.epilog = "examples:\n  " + examples.replace("\n", "\n  ")
@@ -142,18 +143,18 @@ def _fill(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All commands in one parser, for completion and the manual page; imports all of them."""
+    """All commands in one parser, for completion and the manual page, which wrap lines; imports all of them."""
     parser = argparse.ArgumentParser(
         prog="quell",
         description=SUMMARY,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=1000),
         allow_abbrev=False,
     )
     parser.add_argument("--quiet", "-q", action="store_true", help="no notes, no progress")
     parser.add_argument("--version", action="store_true", help="print Quell's version, and those of Linux")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        _fill(commands.add_parser(name, help=command.help), name, module_of(name))
+        _fill(commands.add_parser(name, help=command.help), name, module_of(name), width=1000)
     return parser
 
 

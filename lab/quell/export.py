@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime, formataddr
@@ -80,14 +79,9 @@ def date() -> str:
         return _DATE
 
 
-@contextmanager
-def target(dest: Path) -> Iterator[None]:
-    """Make ``dest`` before the work; after an error, remove the folders that are still empty.
-
-    UsageError unless it is new or an empty folder, and writable.
-    """
+def make_target(dest: Path) -> None:
+    """Make ``dest``; UsageError unless it is new or an empty folder, and writable."""
     try:
-        made = [path for path in (dest, *dest.parents) if not path.exists()]
         if dest.is_dir():
             if any(dest.iterdir()):
                 raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
@@ -96,13 +90,6 @@ def target(dest: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
     make_folder(dest)
-    try:
-        yield
-    except BaseException:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()
-        raise
 
 
 def patches(

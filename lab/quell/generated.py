@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from quell import mechanisms, presets, series, tree, version, workload
@@ -71,20 +69,6 @@ _quell_results_or_files() {
 _FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running")
 
 
-@contextmanager
-def _unwrapped() -> Iterator[None]:
-    """argparse breaks usage lines at the terminal's width; man(1) and shells do that themselves."""
-    columns = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "1000"
-    try:
-        yield
-    finally:
-        if columns is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = columns
-
-
 def _completer(name: str, functions: Mapping[str, str], values: Sequence[str] = ()) -> dict[str, object]:
     """Each shell's function and its text, as shtab takes them."""
     text = {
@@ -125,7 +109,6 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(sub)
 
 
-@_unwrapped()
 def completion(shell: str) -> str:
     """The completion script of a shell, bash or zsh."""
     import shtab
@@ -139,7 +122,6 @@ def completion(shell: str) -> str:
     return f"{first}\n# {_LICENSE}\n# {_MADE}\n{rest.rstrip()}\n"
 
 
-@_unwrapped()
 def manual() -> str:
     """The manual page, in roff."""
     from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quell import ui
+from quell import procfs, ui
 from quell.errors import QuellError
 
 SCHEMA = "quell.status/1"
@@ -87,9 +87,13 @@ def read(root: Path = Path("/")) -> Status:
             tunables[entry.name]["refused"] = reason
     if not switches:
         raise NotQuell(release)
-    vmstat = _pairs(_text(root / "proc/vmstat") or "")
+    vmstat = procfs.vmstat(_text(root / "proc/vmstat") or "")
     own = re.compile(rf"(?:nr_)?(?:{'|'.join(map(re.escape, switches))})_")
     parked = vmstat.get("nr_luf_parked")
+    try:
+        shootdowns = sum(procfs.interrupts(_text(root / "proc/interrupts") or "", "TLB").values())
+    except ValueError:
+        shootdowns = None
     uptime = (_text(root / "proc/uptime") or "").split()
     return Status(
         release=release,
@@ -98,7 +102,7 @@ def read(root: Path = Path("/")) -> Status:
         tunables=tunables,
         counters={name: value for name, value in vmstat.items() if own.match(name)},
         parked_kb=None if parked is None else parked * _KB_PER_PAGE,
-        shootdown_ipis=_shootdowns(_text(root / "proc/interrupts") or ""),
+        shootdown_ipis=shootdowns,
     )
 
 
@@ -108,15 +112,6 @@ def _text(path: Path) -> str | None:
         return path.read_text().strip()
     except OSError:
         return None
-
-
-def _pairs(text: str) -> dict[str, int]:
-    return {name: int(value) for name, value in re.findall(r"^(\w+):?\s+(\d+)", text, re.M)}
-
-
-def _shootdowns(text: str) -> int | None:
-    line = re.search(r"^\s*TLB:((?:\s+\d+)+)", text, re.M)
-    return sum(map(int, line[1].split())) if line else None
 
 
 def describe(status: Status) -> list[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quell import packages, prereq, proc, toolchain, ui
+from quell.build import build_error
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, atomic_dir, require_space
 
@@ -25,7 +26,6 @@ _SPACE = 1_000_000_000
 _TIMEOUT_S = 7200
 # cmake's makefiles begin each step with its progress.
 _STEP = re.compile(r"^\[ *(\d+)%\] ")
-_SHOWN_ERRORS = 12
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ def _key(tool: Tool) -> str:
 
 
 def fetch(tool: Tool, cache: Cache) -> Path:
-    """The source package, from the cache's downloads folder or from PyPI.
+    """The source package, from the cache's downloads folder or from PyPI, where pip checks its SHA-256.
 
-    UsageError for another SHA-256 than the pinned one, or without a network.
+    UsageError without a network.
     """
     name = f"{tool.package.replace('-', '_')}-{tool.version}.tar.gz"
     archive = cache.downloads / name
@@ -104,13 +104,6 @@ def fetch(tool: Tool, cache: Cache) -> Path:
                 raise QuellError(f"pip fetched no {name}")
             (temp / name).rename(archive)
         shutil.rmtree(cache.downloads / "fetch-pypi", ignore_errors=True)
-    with archive.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != tool.sha256:
-        raise UsageError(
-            f"{archive} is not {tool.package} {tool.version} as pinned (its SHA-256 is "
-            f"{digest}); remove it to have it fetched again"
-        )
     return archive
 
 
@@ -146,20 +139,10 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
                 argv, log=log, env=env, check=False, on_line=on_line, timeout=_TIMEOUT_S
             )
             if result.returncode != 0:
-                raise _build_error(tool, result.stdout, log)
+                raise build_error(f"{tool.package} {tool.version} does not build", result.stdout, log)
         bar.update(completed=100)
     ui.note(f"built {tool.package} in {ui.duration(time.monotonic() - started)}")
     (objects / tool.name).rename(temp / tool.name)
     proc.run(["strip", temp / tool.name], check=False)
     shutil.rmtree(source)
     shutil.rmtree(objects)
-
-
-def _build_error(tool: Tool, output: str, log: Path) -> QuellError:
-    lines = output.splitlines()
-    errors = [line for line in lines if re.search(r"error[: ]|Error at|\*\*\* ", line)]
-    return QuellError(
-        f"{tool.package} {tool.version} does not build",
-        detail="\n".join(errors[:_SHOWN_ERRORS]) or proc.tail(output, _SHOWN_ERRORS),
-        log=log,
-    )

@@ -90,7 +90,7 @@ def test_help_ends_with_examples_that_parse(name: str) -> None:
         (["compare", "--timeout", "abc"], "quell: --timeout: 'abc' is not a number of seconds (see ./quell compare --help)"),
         (["top", "--interval", "1s"], "quell: --interval: '1s' is not a number of seconds"),
         (["compare", "--runs", "1.5"], "quell: --runs: '1.5' is not a whole number"),
-        (["deb", "--config", "x", "-j", "0"], "quell: --jobs: '0' is not a number of jobs (1 to 1024)"),
+        (["deb", "--config", "x", "-j", "0"], "quell: --jobs is 1 to 1024, not 0"),
     ],
 )
 def test_bad_usage(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

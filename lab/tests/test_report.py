@@ -110,7 +110,7 @@ def test_missing_sides_and_extreme_numbers() -> None:
         b=([1e-150], [1e150]), c=([-2, -1], [-9, -8]), d=([0], [0]), matters=("major_faults", "a", "b", "c", "d"),
     ))  # fmt: skip
     text = Page(document).text
-    assert "major faults 0 55 (50-60) - too few runs" in text
+    assert "major faults 0 55 (50-60) - × too few runs" in text
     assert "other, ns: stock none, quell 1, 2" in text and "not counted" in text
 
 

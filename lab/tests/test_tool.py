@@ -92,12 +92,6 @@ def test_a_build_that_fails_leaves_nothing(
     assert not list(cache.data.iterdir())
 
 
-def test_a_package_that_is_not_the_pinned_one(wanted: tool.Tool, cache: Cache) -> None:
-    (cache.downloads / "some_thing-1.5.tar.gz").write_bytes(b"else")
-    with pytest.raises(UsageError, match="is not some-thing 1.5 as pinned .* remove it"):
-        tool.fetch(wanted, cache)
-
-
 def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*args: object, **options: object) -> None:
         raise QuellError("pip failed", detail="NewConnectionError")

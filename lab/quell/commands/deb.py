@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 
 from quell import deb, source, ui
+from quell.errors import UsageError
 from quell.paths import Cache, make_folder
 
 EXAMPLES = """\
@@ -23,16 +24,6 @@ EXAMPLES = """\
 ./quell deb --config ~/linux/.config -o /tmp/packages --jobs 4
 ./quell deb --config running --kernel ~/linux-6.12.y
 """
-
-
-def _jobs(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= 1024:
-        raise ValueError
-    return count
-
-
-_jobs.__name__ = "number of jobs (1 to 1024)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument(
-        "--jobs", "-j", type=_jobs, metavar="N", help="compilers at once (default: one for each CPU)"
+        "--jobs", "-j", type=int, metavar="N", help="compilers at once (default: one for each CPU)"
     )
 
 
 def main(args: argparse.Namespace) -> int:
     """Build and print."""
+    if args.jobs is not None and not 1 <= args.jobs <= 1024:
+        raise UsageError(f"--jobs is 1 to 1024, not {args.jobs}")
     cache = Cache()
     config = deb.read_config(args.config)
     make_folder(args.output)

@@ -14,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from quell import export, prereq, series, sides, source, tree, ui
+from quell.errors import UsageError
 from quell.paths import Cache
 
 EXAMPLES = """\
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all", action="store_true", help="with the lab-only patches")
     which.add_argument(
-        "--only", type=_names, default=[], metavar="PATCH[,PATCH...]",
+        "--only", metavar="PATCH[,PATCH...]",
         help="these patches of kernel/hooks/VERSION and what they need: a series that builds by itself",
     )  # fmt: skip
     parser.add_argument(
@@ -40,32 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _names(text: str) -> list[str]:
-    names = sides.names([text])
-    if not names:
-        raise ValueError
-    return names
-
-
-_names.__name__ = "list of names"
-
-
 def main(args: argparse.Namespace) -> int:
     """Make the patches, and print their names."""
     signer = export.identity() if args.signoff else None
-    series.select(series.read(tree.kernel_dir()), args.only)
-    with export.target(args.dir):
-        prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
-        if args.kernel in source.VERSIONS:
-            origin = source.debian_source(Cache(), args.kernel)
-            root, version = origin.tree, origin.version
-        else:
-            root, version = source.plain_tree(Path(args.kernel))
-        files = export.patches(
-            tree.kernel_dir(), lambda path: tree.read_file(root, path), version, export.date(),
-            signer=signer, only=args.only, lab=args.all,
-        )  # fmt: skip
-        export.write(args.dir, files)
+    only = sides.names([args.only or ""])
+    if args.only is not None and not only:
+        raise UsageError(f"--only: '{args.only}' is not a list of names")
+    series.select(series.read(tree.kernel_dir()), only)
+    own = None if args.kernel in source.VERSIONS else source.plain_tree(Path(args.kernel))
+    export.make_target(args.dir)
+    prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
+    if own is None:
+        origin = source.debian_source(Cache(), args.kernel)
+    root, version = own or (origin.tree, origin.version)
+    files = export.patches(
+        tree.kernel_dir(), lambda path: tree.read_file(root, path), version, export.date(),
+        signer=signer, only=only, lab=args.all,
+    )  # fmt: skip
+    export.write(args.dir, files)
     for name in files:
         print(args.dir / name)
     ui.note(f"to apply the series: git am --empty=drop {args.dir}/0*.patch; all at once: patch -p1 with the last")

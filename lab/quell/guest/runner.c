@@ -209,20 +209,19 @@ static int put(const char *path, const char *value)
 	return n < 0 ? -1 : 0;
 }
 
+static int may_mount(const char *source, const char *target, const char *type,
+		     unsigned long flags, const char *data)
+{
+	mkdir(target, 0755);
+	return mount(source, target, type, flags, data);
+}
+
 static void must_mount(const char *source, const char *target, const char *type,
 		       unsigned long flags, const char *data)
 {
-	mkdir(target, 0755);
-	if (mount(source, target, type, flags, data))
+	if (may_mount(source, target, type, flags, data))
 		fail("cannot mount %s on %s in the guest: %s", type, target,
 		     errno == ENODEV ? "its kernel has no such file system" : strerror(errno));
-}
-
-static void may_mount(const char *source, const char *target, const char *type,
-		      unsigned long flags, const char *data)
-{
-	mkdir(target, 0755);
-	mount(source, target, type, flags, data);
 }
 
 static void may_link(const char *target, const char *path)
@@ -278,12 +277,9 @@ static void read_job(const char *path)
 		if (value >= end)
 			fail("the job %s is truncated", path);
 		p = value + strlen(value) + 1;
-		if (job.argc == MAX_WORDS || job.envc == MAX_WORDS || job.writec == MAX_WORDS)
-			fail("the job %s has more than %d words", path, MAX_WORDS);
-		if (job.stagec == MAX_STAGES)
-			fail("the job %s stages more than %d files", path, MAX_STAGES - 1);
-		if (job.diskc == MAX_DISKS)
-			fail("the job %s has more than %d disks", path, MAX_DISKS - 1);
+		if (job.argc == MAX_WORDS || job.envc == MAX_WORDS || job.writec == MAX_WORDS ||
+		    job.stagec == MAX_STAGES || job.diskc == MAX_DISKS)
+			fail("the job %s has too many words, files or disks", path);
 		if (!strcmp(key, "arg"))
 			job.argv[job.argc++] = value;
 		else if (!strcmp(key, "env"))
@@ -409,8 +405,7 @@ static int mount_as(const char *dev, const char *at, const char *fs)
 
 	if (!strcmp(fs, "erofs") || !strcmp(fs, "squashfs"))
 		flags |= MS_RDONLY;
-	mkdir(at, 0755);
-	return mount(dev, at, fs, flags, strcmp(fs, "ext4") ? NULL : "noinit_itable");
+	return may_mount(dev, at, fs, flags, strcmp(fs, "ext4") ? NULL : "noinit_itable");
 }
 
 static void mount_data(void)
@@ -566,8 +561,10 @@ static void write_switches(void)
 	}
 }
 
+static const char * const counters[] = { "interrupts", "vmstat", "kswapd" };
+
 struct snapshot {
-	struct buf interrupts, vmstat, kswapd;
+	struct buf of[3];
 };
 
 static pid_t kswapd[MAX_KSWAPD];
@@ -591,26 +588,23 @@ static void find_kswapd(void)
 
 static void snap(struct snapshot *s)
 {
-	buf_file(&s->interrupts, "/proc/interrupts");
-	buf_file(&s->vmstat, "/proc/vmstat");
+	buf_file(&s->of[0], "/proc/interrupts");
+	buf_file(&s->of[1], "/proc/vmstat");
 	for (int i = 0; i < kswapds; i++) {
 		char path[64];
 
 		snprintf(path, sizeof(path), "/proc/%d/stat", kswapd[i]);
-		buf_file(&s->kswapd, path);
+		buf_file(&s->of[2], path);
 	}
 }
 
 static void send_snapshot(const char *when, const struct snapshot *s)
 {
-	static const char * const names[] = { "interrupts", "vmstat", "kswapd" };
-	const struct buf *bufs[] = { &s->interrupts, &s->vmstat, &s->kswapd };
-
 	for (int i = 0; i < 3; i++) {
 		char name[64];
 
-		snprintf(name, sizeof(name), "%s/%s", when, names[i]);
-		section(name, bufs[i]->p, bufs[i]->len);
+		snprintf(name, sizeof(name), "%s/%s", when, counters[i]);
+		section(name, s->of[i].p, s->of[i].len);
 	}
 }
 
@@ -642,14 +636,10 @@ struct child {
 	int out[2], err[2], status_pipe[2];
 };
 
-/* In the child. @stage: 'c' (directory) or 'x' (exec); errno follows. */
-static void __attribute__((noreturn)) give_up(int fd, char stage)
+/* In the child: why there is no command. */
+static void __attribute__((noreturn)) give_up(int fd, const char *how)
 {
-	int e = errno;
-	char msg[1 + sizeof(e)] = { stage };
-
-	memcpy(msg + 1, &e, sizeof(e));
-	write_all(fd, msg, sizeof(msg));
+	dprintf(fd, "status %s %d\nmessage %s\n", how, errno, strerror(errno));
 	_exit(127);
 }
 
@@ -671,7 +661,7 @@ static void __attribute__((noreturn)) start(struct child *c, int in, int has_cgr
 		snprintf(path, sizeof(path), "/dev/%s", job.tty);
 		fd = open(path, O_RDWR);
 		if (fd < 0)
-			give_up(c->status_pipe[1], 't');
+			give_up(c->status_pipe[1], "notty");
 		ioctl(fd, TIOCSCTTY, 1);
 		if (job.size.ws_row && job.size.ws_col)
 			ioctl(fd, TIOCSWINSZ, &job.size);
@@ -685,12 +675,12 @@ static void __attribute__((noreturn)) start(struct child *c, int in, int has_cgr
 		dup2(c->err[1], 2);
 	}
 	if (chdir(job.cwd))
-		give_up(c->status_pipe[1], 'c');
+		give_up(c->status_pipe[1], "nodir");
 	clearenv();
 	for (int i = 0; i < job.envc; i++)
 		putenv(job.env[i]);
 	execvp(job.argv[0], job.argv);
-	give_up(c->status_pipe[1], 'x');
+	give_up(c->status_pipe[1], "noexec");
 }
 
 /* 0: end of file. */
@@ -708,14 +698,14 @@ static int relay(int from, int to)
 static void run(char **args, int has_cgroup)
 {
 	int out = open_port("quell.stdout\n", O_WRONLY), err = open_port("quell.stderr\n", O_WRONLY);
-	int in = open_port("quell.stdin\n", O_RDONLY), ended = 0, status = 0, e;
+	int in = open_port("quell.stdin\n", O_RDONLY), ended = 0, status = 0;
 	struct snapshot before = {}, after = {};
 	struct buf result = {}, peak = {};
 	struct rusage usage = {};
 	struct child c = {};
 	int64_t t0, t1 = 0;
 	sigset_t chld;
-	char msg[1 + sizeof(int)];
+	char msg[256];
 	ssize_t got;
 
 	if (in < 0)
@@ -778,15 +768,12 @@ static void run(char **args, int has_cgroup)
 			;
 
 	got = read(c.status_pipe[0], msg, sizeof(msg));
-	if (got == sizeof(msg)) {
-		memcpy(&e, msg + 1, sizeof(e));
-		buf_add(&result, "status %s %d\nmessage %s\n",
-			msg[0] == 'c' ? "nodir" : msg[0] == 't' ? "notty" : "noexec", e, strerror(e));
-	} else if (WIFSIGNALED(status)) {
+	if (got > 0)
+		buf_add(&result, "%.*s", (int)got, msg);
+	else if (WIFSIGNALED(status))
 		buf_add(&result, "status signalled %d\n", WTERMSIG(status));
-	} else {
+	else
 		buf_add(&result, "status exited %d\n", WEXITSTATUS(status));
-	}
 	buf_add(&result, "elapsed_ns %lld\nuser_us %lld\nsystem_us %lld\n", (long long)(t1 - t0),
 		usage.ru_utime.tv_sec * 1000000LL + usage.ru_utime.tv_usec,
 		usage.ru_stime.tv_sec * 1000000LL + usage.ru_stime.tv_usec);

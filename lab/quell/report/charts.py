@@ -8,7 +8,6 @@ is not scaled down there.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 import xml.etree.ElementTree as ET
@@ -49,22 +48,6 @@ def fit(text: str, width: float) -> str:
     while text and width_of(text + "…") > width:
         text = text[:-1]
     return text.rstrip() + "…"
-
-
-def outline(shape: str, x: float, y: float, r: float) -> str:
-    """The path of a mark around (x, y): a circle, triangle, square or cross."""
-    if shape == "circle":
-        arc = f"a{_text(r)} {_text(r)} 0 1 0"
-        return f"M{_text(x - r)} {_text(y)}{arc} {_text(2 * r)} 0{arc} {_text(-2 * r)} 0Z"
-    # A cross is a plus, turned by an eighth.
-    w, turn = r * 0.4, math.sqrt(0.5)
-    plus = [(-w, -r), (w, -r), (w, -w), (r, -w), (r, w), (w, w), (w, r), (-w, r), (-w, w), (-r, w), (-r, -w), (-w, -w)]
-    corners = {
-        "triangle": [(0, -r * 1.15), (r * 1.15, r * 0.95), (-r * 1.15, r * 0.95)],
-        "square": [(-r * 0.9, -r * 0.9), (r * 0.9, -r * 0.9), (r * 0.9, r * 0.9), (-r * 0.9, r * 0.9)],
-        "cross": [((a - b) * turn, (a + b) * turn) for a, b in plus],
-    }  # fmt: skip
-    return "M" + "L".join(f"{_text(x + a)} {_text(y + b)}" for a, b in corners[shape]) + "Z"
 
 
 class Chart:
@@ -175,7 +158,7 @@ def runs(
             for value in found["runs"]:
                 chart.line(f"run {side.css}", scale(value), y - 5, scale(value), y + 5, f"{side.name}: {value:,}")
             tip = f"{side.name}: median {found['median']:,} of {_values(figure, side)}"
-            chart.add("path", f"mark {side.css}", tip=tip, d=outline("circle", scale(found["median"]), y, 3.4))
+            chart.add("circle", f"mark {side.css}", tip=tip, cx=scale(found["median"]), cy=y, r=3.4)
             chart.add("text", "value", ui.number(found["median"]), x=WIDTH, y=y + 4, text_anchor="end")
         chart.line("axis", scale(0), top, scale(0), bottom)
     return chart.markup()

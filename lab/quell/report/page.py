@@ -68,7 +68,7 @@ def _breakable(word: str) -> Markup:
 
 
 # Kinds of verdicts (classes of the style sheet), and their marks.
-MARKS = {"better": "circle", "worse": "triangle", "same": "square", "few": "cross"}
+MARKS = {"better": "●", "worse": "▲", "same": "■", "few": "×"}
 _KINDS = {stats.BETTER: "better", stats.WORSE: "worse", stats.SAME: "same"}
 _FEW = stats.too_few(1).partition(" (")[0]
 
@@ -245,15 +245,12 @@ def _facts(result: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _environments(found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[tuple[str, dict[str, str]]]]:
-    """The facts that all results share, and the others of each result."""
-    facts = [_facts(result) for result in found]
-    common, rest = {k: v for k, v in facts[0].items() if all(other.get(k) == v for other in facts)}, []
-    for result, own in zip(found, facts, strict=True):
-        what = _LADDERS.get(result["preset"], _SIDES)[0] if table.many_sides(result) else "Comparison"
-        if more := {k: v for k, v in own.items() if k not in common}:
-            rest.append((f"{what} of {own['Measured']}", more))
-    return common, rest
+def _environments(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, str]]]:
+    """The facts of each result, under its name."""
+    return [
+        ((_LADDERS.get(result["preset"], _SIDES)[0] if table.many_sides(result) else "Comparison"), _facts(result))
+        for result in found
+    ]
 
 
 def _clean(value: object) -> object:
@@ -271,7 +268,6 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
     ladders = [_ladder(result, f"l{n}") for n, result in enumerate(found) if table.many_sides(result)]
     published = _published(found)
     environments = [result["environment"] for result in found]
-    common, others = _environments(found)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
         finalize=_clean, trim_blocks=True, lstrip_blocks=True,
@@ -291,14 +287,6 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
         parts=parts,
         ladders=ladders,
         published=published,
-        common=common,
-        environments=others,
-        glyph=_glyph,
+        environments=_environments(found),
         marks=MARKS,
     )  # fmt: skip
-
-
-def _glyph(css: str, shape: str) -> Markup:
-    """A small mark for text."""
-    drawn = '<svg class="glyph" viewBox="0 0 12 12" aria-hidden="true"><path class="mark {}" d="{}"/></svg>'
-    return Markup(drawn).format(css, charts.outline(shape, 6, 6, 4))
