@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from checks import scenario
+from checks import own_code, scenario
 from checks.configurations import ARCHES, Configuration, choose
 from checks.cases import Case, settle
 from quell import build, prereq, proc, source, toolchain, tree, ui
@@ -374,7 +374,7 @@ def _compile(
         # A warning about a header may come with any of them.
         if any(not path.endswith(".c") for path in warned):
             names.update(wanted)
-        at_stock, seen_at_stock = stock(sorted(names - set(build.own_objects(part.files))))
+        at_stock, seen_at_stock = stock(sorted(names - set(own_code.own_objects(part.files))))
         found = new_warnings(found, at_stock)
         seen = new_warnings(seen, seen_at_stock)
     return Outcome(one.name, len(wanted), tuple(found), tuple(seen) if with_sparse else None, one.link)

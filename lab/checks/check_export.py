@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from checks import own_code
 from checks.cases import Case, Results, text_of
 from quell import build, export, prereq, proc, series, source, tree, ui
 from quell.errors import QuellError
@@ -70,7 +71,7 @@ def _apply(results: Results, work: Work, label: str, how: dict[str, Any]) -> Non
 
 def _mechanisms() -> list[str]:
     parts = [tree.read_kernel_part(tree.kernel_dir(), linux) for linux in source.VERSIONS]
-    return list(dict.fromkeys(name.removesuffix(".patch") for part in parts for name in tree.mechanism_patches(part)))
+    return list(dict.fromkeys(name.removesuffix(".patch") for part in parts for name in own_code.mechanism_patches(part)))
 
 
 def test_lists(results: Results, work: Work) -> None:
@@ -99,7 +100,7 @@ def test_series(label: str, results: Results, work: Work, cache: Cache, full: bo
 @pytest.mark.parametrize("name", _mechanisms())
 def test_mechanism(name: str, results: Results, work: Work, cache: Cache) -> None:
     """Each mechanism alone is applied and compiled."""
-    if f"{name}.patch" not in tree.mechanism_patches(work.series.part):
+    if f"{name}.patch" not in own_code.mechanism_patches(work.series.part):
         pytest.skip(f"Quell does not have it for Linux {work.origin.linux}")
     how: dict[str, Any] = {"only": [name]}
     _apply(results, work, f"--only {name}", how)
@@ -125,11 +126,11 @@ def tests_elsewhere(files: dict[str, str]) -> Case:
 def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:
     """Apply each mechanism's hooks alone, then all others without them."""
     cases = []
-    for name in tree.mechanism_patches(part):
+    for name in own_code.mechanism_patches(part):
         for what in ("alone", "without it"):
             wrong = []
             try:
-                tree.states(tree.subset(part, name, alone=what == "alone"), pristine)
+                tree.states(own_code.subset(part, name, alone=what == "alone"), pristine)
             except QuellError as error:
                 wrong = [error.message]
             cases.append(_case(f"{name}, {what}", wrong))
@@ -185,7 +186,7 @@ def applied(linux: Path, folder: Path, files: dict[str, str], wanted: str = "") 
         rolled = [f"git apply does not take {whole.name}: {error.detail}"]
     git("reset", "-q", "--hard", first, cwd=linux)
     try:
-        export.am(linux, mails)
+        own_code.am(linux, mails)
         if git("rev-parse", "HEAD^{tree}", cwd=linux).strip() != wanted:
             made = [f"the series does not make {what}"]
         if git("rev-list", "--count", f"{first}..HEAD", cwd=linux).strip() != str(len(export.numbered(files))):
@@ -212,7 +213,7 @@ def _compile(results: Results, linux: Path, one: series.Series, cache: Cache, *,
         wrong = []
         try:
             # Some options depend on those of later commits.
-            build.compile_tree(
+            own_code.compile_tree(
                 linux, fragment, "export", cache, log,
                 all_taken=number == len(one.commits) and "QUELL_LUF" in options,
             )

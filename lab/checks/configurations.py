@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checks import scenario
+from checks import own_code, scenario
 from quell import build, tree
 from quell.errors import QuellError, UsageError
 from quell.source import DEFAULT
@@ -70,7 +70,7 @@ class Configuration:
     def part(self, whole: tree.KernelPart) -> tree.KernelPart:
         """The patches of ``whole`` that are applied."""
         name = self.alone or self.without
-        return tree.subset(whole, f"{name}.patch", alone=bool(self.alone)) if name else whole
+        return own_code.subset(whole, f"{name}.patch", alone=bool(self.alone)) if name else whole
 
     @property
     def is_def(self) -> bool:

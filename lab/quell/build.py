@@ -16,7 +16,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,7 +79,7 @@ _TREES: dict[str, Spec] = {}
 EXT4 = "-ext4"
 
 
-def _folder(name: str, linux: str) -> str:
+def folder_of(name: str, linux: str) -> str:
     """The work folder of the kernel ``name``."""
     return name if linux == DEFAULT else f"{name}-{linux}"
 
@@ -213,7 +213,7 @@ def _load(cache: Cache, name: str, key: str) -> Kernel | None:
     except (FileNotFoundError, ValueError):
         return None
     kept = {field: record[field] for field in ("release", "config_hash", "source_version")}
-    work = Work(cache.work / _folder(name.removesuffix(EXT4), linux_of(kept["source_version"])))
+    work = Work(cache.work / folder_of(name.removesuffix(EXT4), linux_of(kept["source_version"])))
     return Kernel(name=name, key=key, folder=folder, build_dir=work.obj, **kept)
 
 
@@ -240,11 +240,12 @@ def compiler_version() -> str:
 def _key(name: str, source: Source, kernel_part: Path) -> str:
     parts = [str(_FORMAT), name, source.key, fragments(name, kernel_part, source.linux), compiler_version()]
     if _spec(name).quell:
-        parts.append(_quell_part(kernel_part, source.linux).digest())
+        parts.append(quell_part(kernel_part, source.linux).digest())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _quell_part(kernel_part: Path, linux: str) -> quell_tree.KernelPart:
+def quell_part(kernel_part: Path, linux: str) -> quell_tree.KernelPart:
+    """``kernel/`` for a version of Linux; QuellError without hooks for it."""
     part = quell_tree.read_kernel_part(kernel_part, linux)
     if not part.hooks:
         raise QuellError(
@@ -256,7 +257,7 @@ def _quell_part(kernel_part: Path, linux: str) -> quell_tree.KernelPart:
 
 def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel:
     spec, base = _spec(name), name.removesuffix(EXT4)
-    folder = _folder(base, source.linux)
+    folder = folder_of(base, source.linux)
     check_host(cache)
     prereq.ensure(prereq.BUILD)
     key = _key(name, source, kernel_part)
@@ -297,7 +298,7 @@ def prepare(
 
     ``quell``: whether Quell is applied.
     """
-    work = work_folder(name, source, cache, _quell_part(kernel_part, source.linux) if quell else None)
+    work = work_folder(name, source, cache, quell_part(kernel_part, source.linux) if quell else None)
     if work.marker.exists():
         ui.note(f"the last build of the {name} kernel was interrupted: building from scratch")
         shutil.rmtree(work.obj)
@@ -312,7 +313,7 @@ def work_folder(
 
     Only changed files are written. The caller holds a lock on the folder.
     """
-    work = Work(cache.work / _folder(name, source.linux))
+    work = Work(cache.work / folder_of(name, source.linux))
     state = work.read_state()
     if state.get("source") != source.key or not work.src.is_dir():
         require_space(cache.root, _BUILD_SPACE, f"building the {name} kernel")
@@ -533,83 +534,3 @@ def build_error(message: str, output: str, log: Path) -> QuellError:
         message += " (the compiler was killed: too little memory?)"
     lines = error_lines(output)
     return QuellError(message, detail="\n".join(lines) or proc.tail(output), log=log)
-
-
-def compile_tree(
-    src: Path, fragment: str, name: str, cache: Cache, log: Path, *, all_taken: bool = True
-) -> None:
-    """Compile and link a tree, with objects in ``src``/obj, which may exist.
-
-    QuellError with the compiler's lines or, if ``all_taken``, the options that were not taken.
-    """
-    obj = src / "obj"
-    obj.mkdir(exist_ok=True)
-    configure(src, obj, fragment, name, cache, log, all_taken=all_taken)
-    result = proc.run(make_argv(src, obj, name, cache, "vmlinux"), log=log, check=False)
-    if result.returncode != 0:
-        raise build_error(f"{name} does not compile", result.stdout, log)
-
-
-# --- Checks of Quell's own files for `quell test` -----------------------------
-
-
-def own_objects(paths: Iterable[str]) -> list[str]:
-    """The objects of Quell's own C files: kernel code only."""
-    outside = ("tools/", "samples/", "Documentation/", "scripts/")
-    return sorted(
-        path.removesuffix(".c") + ".o"
-        for path in paths
-        if path.endswith(".c") and not path.startswith(outside)
-    )
-
-
-_WARNING = re.compile(r"^(?:\.\./)*([^\s:]+):\d+:.*(?:warning|error): |^(?:\.\./)*([^\s:]+):\d+: warning")
-
-
-def warnings_in(output: str, paths: Iterable[str]) -> list[str]:
-    """The compiler's warnings about one of ``paths`` in make's output."""
-    wanted = set(paths)
-    found = []
-    for line in output.splitlines():
-        match = _WARNING.match(line)
-        if match and (match[1] or match[2]) in wanted:
-            found.append(re.sub(r"^(\.\./)+", "", line))
-    return list(dict.fromkeys(found))
-
-
-def w1_warnings(
-    source: Source, cache: Cache | None = None, kernel_part: Path | None = None
-) -> tuple[int, list[str]]:
-    """Compile Quell's own objects with W=1: their number, and the warnings about Quell's files.
-
-    The debug kernel's configuration has all of them. Of Linux only their prerequisites are
-    built. QuellError when an object does not compile.
-    """
-    cache = cache or Cache()
-    kernel_part = kernel_part or quell_tree.kernel_dir()
-    prereq.ensure(prereq.BUILD)
-    with cache.lock(f"build-{_folder('debug', source.linux)}"):
-        work = prepare("debug", source, cache, kernel_part, quell=True)
-        log = cache.logs / "w1.log"
-        log.unlink(missing_ok=True)
-        asked = fragments("debug", kernel_part, source.linux)
-        configure(work.src, work.obj, asked, "debug", cache, log)
-        files = _quell_part(kernel_part, source.linux).files
-        objects = own_objects(files)
-        if not objects:
-            return 0, []
-        work.marker.touch()
-        try:
-            for name in objects:
-                (work.obj / name).unlink(missing_ok=True)
-            make = make_argv(work.src, work.obj, "debug", cache, "W=1", "-k", *objects)
-            result = proc.run(make, log=log, check=False)
-        finally:
-            # Their flags differ from the kernel's: they must not be linked into it.
-            for name in objects:
-                (work.obj / name).unlink(missing_ok=True)
-        work.marker.unlink()
-        warnings = warnings_in(result.stdout, files)
-        if result.returncode != 0 and not warnings:
-            raise build_error("compiling Quell's files with W=1 failed", result.stdout, log)
-        return len(objects), warnings

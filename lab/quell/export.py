@@ -19,12 +19,12 @@ from pathlib import Path
 from quell import proc, series, tree
 from quell.errors import QuellError, UsageError
 from quell.paths import make_folder, repo_root, write_atomic
-from quell.source import GIT_ENV, git, linux_of
+from quell.source import git, linux_of
 from quell.tree import Overlay, Reader
 
 COVER = "0000-cover-letter.patch"
 _DATE = "2024-11-17T22:15:00Z"
-_GIT = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
+GIT_OPTIONS = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,8 @@ def _cover(text: str, one: series.Series, version: str, stat: str, who: Identity
 
 
 def _roll_up(one: series.Series, version: str) -> str:
-    lines = [
-        f"Quell for Linux {version}, as one patch: the sum of",
-        *(f"  {number}. {commit.subject}" for number, commit in enumerate(one.commits, 1)),
-        "",
-        "",
-    ]
-    return "\n".join(lines)
+    lines = "".join(f"  {number}. {commit.subject}\n" for number, commit in enumerate(one.commits, 1))
+    return f"Quell for Linux {version}, as one patch: the sum of\n{lines}\n"
 
 
 class _Scratch:
@@ -191,7 +186,7 @@ class _Scratch:
     def __init__(self, root: Path, attributes: Path, when: str) -> None:
         self.root = root
         self.env = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when, **NOBODY.env("COMMITTER")}
-        self.options = (*_GIT, "-c", f"core.attributesFile={attributes}")
+        self.options = (*GIT_OPTIONS, "-c", f"core.attributesFile={attributes}")
         self.now: Overlay = {}
         self.git("init", "-q", "--template=", "-b", "quell")
 
@@ -225,15 +220,3 @@ def write(dest: Path, files: dict[str, str]) -> None:
 def numbered(files: dict[str, str]) -> list[str]:
     """The patches of the series in order, without the cover letter and the roll-up."""
     return sorted(name for name in files if re.match(r"\d{4}-", name) and name != COVER)
-
-
-def am(repo: Path, mails: list[Path]) -> None:
-    """Apply the patches with ``git am`` in a clean repository, without the cover letter. QuellError with git's words."""
-    result = proc.run(
-        ["git", "-c", "safe.directory=*", *_GIT, "am", "-q", "--whitespace=nowarn", "--empty=drop", *mails],
-        cwd=repo,
-        env={**GIT_ENV, **NOBODY.env("COMMITTER")},
-        check=False,
-    )
-    if result.returncode != 0:
-        raise QuellError("git am does not take the series", detail=proc.tail(result.stdout + result.stderr))

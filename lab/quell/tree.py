@@ -90,18 +90,6 @@ COMMON = ("uaccess.patch", "quell.patch")
 NEEDS = {"luf_fs.patch": "luf.patch", "luf_debug.patch": "luf.patch"}
 
 
-def mechanism_patches(part: KernelPart) -> list[str]:
-    """The names of the patches that are a mechanism each."""
-    return [hook.name for hook in part.hooks if hook.name not in (*COMMON, *NEEDS)]
-
-
-def subset(part: KernelPart, patch: str, *, alone: bool) -> KernelPart:
-    """The mechanism of ``patch`` with the patches that all need, or everything but it."""
-    own = {patch, *(more for more, of in NEEDS.items() if of == patch)}
-    hooks = [hook for hook in part.hooks if hook.name in COMMON or (hook.name in own) == alone]
-    return KernelPart(part.files, hooks, part.linux)
-
-
 def kernel_dir() -> Path:
     """The ``kernel`` folder of this repository."""
     return repo_root() / "kernel"
@@ -535,7 +523,8 @@ def _refreshed(
 
     after = states(part, tree.pristine)
     if patch is not None and patch not in names and (unowned or take):
-        hooks.append(Hook(patch, _stub(patch), {}))
+        subject = f"{patch.removesuffix('.patch')}: one line about these hooks into Linux"
+        hooks.append(Hook(patch, f"{subject}\n\nThe reason for them.\n\n", {}))
     result: list[Hook] = []
     for hook in hooks:
         sections: list[tuple[str, FileData | None, FileData | None]] = []
@@ -552,13 +541,6 @@ def _refreshed(
                 sections.append((path, before, now[path]))
         result.append(replace(hook, sections=_sections(sections)))
     return KernelPart(files, [hook for hook in result if hook.sections], part.linux)
-
-
-def _stub(patch: str) -> str:
-    return (
-        f"{patch.removesuffix('.patch')}: one line about these hooks into Linux\n"
-        "\nThe reason for them.\n\n"
-    )
 
 
 def _sections(files: Iterable[tuple[str, FileData | None, FileData | None]]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import check_checkpatch as checkpatch
+from checks import check_checkpatch as checkpatch, own_code
 from checks.cases import Results
 from quell import build, prereq
 from quell.errors import QuellError, UsageError
@@ -226,12 +226,12 @@ def test_awkward_places(source: Source, kernel: Path, tmp_path: Path, make: Make
 
 def test_w1(source: Source, kernel: Path, cache: Cache, make: Make) -> None:
     make(GOOD)
-    count, warnings = build.w1_warnings(source, cache, kernel)
+    count, warnings = own_code.w1_warnings(source, cache, kernel)
     assert count == 1
     assert warnings == [
         "mm/luf.c:3:5: warning: no previous prototype for 'x' [-Wmissing-prototypes]"
     ]
-    assert build.own_objects(["mm/luf.c", "mm/a.h", "tools/testing/x.c"]) == ["mm/luf.o"]
+    assert own_code.own_objects(["mm/luf.c", "mm/a.h", "tools/testing/x.c"]) == ["mm/luf.o"]
 
 
 def test_w1_installs_what_it_needs(
@@ -241,7 +241,7 @@ def test_w1_installs_what_it_needs(
     asked: list[object] = []
     make(GOOD)
     monkeypatch.setattr(prereq, "ensure", asked.extend)
-    build.w1_warnings(source, cache, kernel)
+    own_code.w1_warnings(source, cache, kernel)
     assert set(prereq.BUILD) <= set(asked)
 
 
@@ -273,4 +273,4 @@ def test_another_version_has_its_own_hooks_options_and_folder(
         build.build_kernels(newer, ("quell",), cache, kernel)
     assert build.fragments("quell", kernel, "7.3").endswith("CONFIG_SMP=n\nCONFIG_NEW=y\n")
     assert "CONFIG_NEW" not in build.fragments("quell", kernel)
-    assert build._folder("quell", newer.linux) == "quell-7.3" and build._folder("quell", source.linux) == "quell"
+    assert build.folder_of("quell", newer.linux) == "quell-7.3" and build.folder_of("quell", source.linux) == "quell"
