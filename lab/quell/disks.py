@@ -20,10 +20,9 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from quell import prereq, proc, ui
 from quell.errors import QuellError, UsageError, failing
@@ -274,14 +273,10 @@ _NAMESPACE = ("unshare", "-m", "--propagation", "private")
 _BOUND = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
 
 
-class Maker(Protocol):
-    """Makes an image whose root is the content of the folder ``root``.
-
-    With ``bound``, that file or folder is bound to ``root``'s ENTRY while mkfs runs. ``room`` are
-    bytes that a guest can still write. Owners, modes and symbolic links are kept.
-    """
-
-    def __call__(self, image: Path, root: Path, bound: Path | None = None, room: int = ...) -> None: ...
+# Makes an image whose root is the content of the folder ``root``. With ``bound``, that file or folder
+# is bound to ``root``'s ENTRY while mkfs runs. ``room`` are bytes that a guest can still write.
+# Owners, modes and symbolic links are kept. The parameters: image, root, bound, room.
+Maker = Callable[..., None]
 
 
 def _tools(filesystem: str) -> list[prereq.Prerequisite]:

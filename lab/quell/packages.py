@@ -48,8 +48,6 @@ def install(requirements: Path, why: str, cache: Cache) -> None:
 
     UsageError without a network.
     """
-    if not missing(requirements):
-        return
     with cache.lock("python-packages"):
         if not missing(requirements):
             return

@@ -104,7 +104,7 @@ class Source:
         made.write("trace_clock", "mono")
         made.write("buffer_size_kb", str(max(64, min(1024, _BUFFERS_KB // (os.cpu_count() or 1)))))
         for event, condition in wanted.items():
-            if made.has(event):
+            if self.tracefs.has(event):
                 if condition:
                     made.write(f"{event}/filter", condition)
                 made.write(f"{event}/enable", "1")

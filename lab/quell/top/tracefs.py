@@ -201,10 +201,6 @@ class Instance:
         """The whole of a file."""
         return (self.path / name).read_text(errors="replace")
 
-    def has(self, name: str) -> bool:
-        """Whether the file exists."""
-        return (self.path / name).exists()
-
     def take(self) -> str:
         """Remove the content of the buffer and return it. Tracing must be off, or this may not end."""
         parts = []
