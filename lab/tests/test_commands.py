@@ -21,7 +21,6 @@ from quell.commands import doctor
 from quell.paths import Cache, repo_root
 from quell.source import Source
 
-from conftest import write_tree
 from test_paths import holder
 
 Fake = Callable[[str, str], Path]
@@ -122,15 +121,6 @@ def test_clean_while_in_use(cache: Cache, capsys: pytest.CaptureFixture[str]) ->
     assert (cache.source / "big").exists()
     other.communicate("\n", timeout=10)
     assert cli.main(["clean"]) == 0
-
-
-@pytest.mark.parametrize("command", ["build", "tree"])
-def test_wrong_kernel_tree(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tree = write_tree(tmp_path / "tree", "6.6.30")
-    assert cli.main([command, "--kernel", str(tree)]) == 2
-    assert capsys.readouterr().err.startswith(f"quell: {tree} is Linux 6.6.30, but Quell is for")
 
 
 def test_tree_command(

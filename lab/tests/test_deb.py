@@ -59,14 +59,22 @@ def make(fake_program: Fake, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     return install
 
 
-def packages(source: Source, kernel: Path, cache: Cache, dest: Path, text: str = USER) -> deb.Packages:
-    return deb.build_packages(source, deb.Config(text, "mine"), dest, cache=cache, kernel_part=kernel, jobs=3)
+@pytest.fixture
+def packages(source: Source, kernel: Path, cache: Cache) -> Callable[..., deb.Packages]:
+    """Builds the packages of a configuration into a folder."""
+    def build(dest: Path, text: str = USER) -> deb.Packages:
+        return deb.build_packages(source, deb.Config(text, "mine"), dest, cache=cache, kernel_part=kernel, jobs=3)
+
+    return build
 
 
-def test_packages(source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path) -> None:
+Packages, Make = Callable[..., deb.Packages], Callable[..., None]
+
+
+def test_packages(packages: Packages, cache: Cache, make: Make, tmp_path: Path) -> None:
     make()
     dest = tmp_path / "new/out"
-    made = packages(source, kernel, cache, dest)
+    made = packages(dest)
     assert made.release == "6.12.7-mine-quell"
     names = [package.path.name for package in made.packages]
     assert [name.split("_")[0] for name in names] == [
@@ -99,65 +107,55 @@ def test_version_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
         subprocess.run(["dpkg", "--compare-versions", old, "lt", new], check=True)
 
 
-def test_no_headers_without_modules(
-    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
-) -> None:
+def test_no_headers_without_modules(packages: Packages, make: Make, tmp_path: Path) -> None:
     make("echo x >linux-image-${release}_${version}_amd64.deb")
-    made = packages(source, kernel, cache, tmp_path, USER.replace("MODULES=y", "MODULES=n"))
+    made = packages(tmp_path, USER.replace("MODULES=y", "MODULES=n"))
     assert len(made.packages) == 1
     with pytest.raises(QuellError, match="made no linux-headers package"):
-        packages(source, kernel, cache, tmp_path / "none")
+        packages(tmp_path / "none")
     assert not list((tmp_path / "none").iterdir())
 
 
-def test_another_configuration_starts_afresh(
-    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
-) -> None:
+def test_another_configuration_starts_afresh(packages: Packages, cache: Cache, make: Make, tmp_path: Path) -> None:
     make()
-    packages(source, kernel, cache, tmp_path)
+    packages(tmp_path)
     old = cache.work / "deb/src/obj/old.h"
     old.touch()
-    packages(source, kernel, cache, tmp_path)
+    packages(tmp_path)
     assert old.exists()
-    packages(source, kernel, cache, tmp_path, USER + "CONFIG_KSM=y\n")
+    packages(tmp_path, USER + "CONFIG_KSM=y\n")
     assert not old.exists()
 
 
-def test_options_that_do_not_come_out(
-    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
-) -> None:
+def test_options_that_do_not_come_out(packages: Packages, kernel: Path, make: Make, tmp_path: Path) -> None:
     kconfig = kernel / "files/mm/Kconfig.quell"
     kconfig.write_text("config QUELL\n\tbool\n\tdepends on MMU && SMP\n\tdepends on SYSFS\n\nconfig X\n")
     make(configure='echo CONFIG_SMP=y >"$obj/.config"')
     with pytest.raises(QuellError, match="with mine the kernel does not get CONFIG_QUELL$") as caught:
-        packages(source, kernel, cache, tmp_path / "out")
+        packages(tmp_path / "out")
     assert caught.value.detail == "  CONFIG_QUELL depends on MMU && SMP && SYSFS"
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_build_error(
-    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
-) -> None:
+def test_build_error(packages: Packages, make: Make, tmp_path: Path) -> None:
     make("touch linux-image-x_1_amd64.deb; echo '../mm/luf.c:1:2: error: bad' >&2; exit 2")
     with pytest.raises(QuellError, match="building the packages failed") as caught:
-        packages(source, kernel, cache, tmp_path / "out")
+        packages(tmp_path / "out")
     assert caught.value.detail == "mm/luf.c:1:2: error: bad"
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_interrupted(
-    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
-) -> None:
+def test_interrupted(packages: Packages, cache: Cache, make: Make, tmp_path: Path) -> None:
     # Ctrl-C comes from within make: make surely runs then.
     make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
     with pytest.raises(KeyboardInterrupt):
-        packages(source, kernel, cache, tmp_path / "out")
+        packages(tmp_path / "out")
     assert wait_until_gone(int((tmp_path / "pid").read_text()))
     half = cache.work / "deb/src/obj/half.o"
     half.touch()
     assert (half.parent / "building").exists() and not list((tmp_path / "out").iterdir())
     make()
-    packages(source, kernel, cache, tmp_path / "out")
+    packages(tmp_path / "out")
     assert not half.exists()
 
 
@@ -300,11 +298,9 @@ def test_wrong_config(text: bytes | None, message: str, tmp_path: Path) -> None:
         deb.read_config(str(path))
 
 
-def test_name_that_no_package_can_have(
-    source: Source, kernel: Path, cache: Cache, make: Callable[..., None], tmp_path: Path
-) -> None:
+def test_name_that_no_package_can_have(packages: Packages, make: Make, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match='CONFIG_LOCALVERSION="_A" of mine cannot be in the name'):
-        packages(source, kernel, cache, tmp_path, 'CONFIG_LOCALVERSION="_A"\n')
+        packages(tmp_path, 'CONFIG_LOCALVERSION="_A"\n')
 
 
 def test_needs_by_option() -> None:

@@ -85,6 +85,13 @@ options = ["QUELL_TWO"]
     return kernel
 
 
+@pytest.fixture
+def linux(source: Source, shared: Path, tmp_path: Path) -> Path:
+    """The tree that ./quell tree makes of it."""
+    tree.make_git_tree(tmp_path / "linux", source, kernel=shared)
+    return tmp_path / "linux"
+
+
 def make(source: Source, kernel: Path, who: export.Identity | None = WHO, **how: Any) -> dict[str, str]:
     return export.patches(
         kernel, lambda path: tree.read_file(source.tree, path), source.version, WHEN, signer=who, **how
@@ -96,9 +103,7 @@ def wrong(cases: list[Case]) -> list[str]:
     return [case.why for case in cases if case.status == "failed"]
 
 
-def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> None:
-    linux = tmp_path / "linux"
-    tree.make_git_tree(linux, source, kernel=shared)
+def test_git_am_makes_the_tree(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
     whole = export_check.state(linux)
     files = make(source, shared)
     assert list(files) == [
@@ -128,9 +133,7 @@ def test_git_am_makes_the_tree(source: Source, shared: Path, tmp_path: Path) -> 
     assert message.startswith("Quell <quell@localhost>\nsecond: hooks rmap further down\n")
 
 
-def test_a_difference_is_seen(source: Source, shared: Path, tmp_path: Path) -> None:
-    linux = tmp_path / "linux"
-    tree.make_git_tree(linux, source, kernel=shared)
+def test_a_difference_is_seen(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
     whole = export_check.state(linux)
     (shared / "files/mm/luf.c").write_text("/* other */\n")
     files = make(source, shared)
@@ -164,11 +167,7 @@ def test_lists(targets: str, named: str, pages: list[str], bad: list[str], tmp_p
     assert all(part in text for part, text in zip(bad, said, strict=True))
 
 
-def test_series_that_git_am_does_not_take(
-    source: Source, shared: Path, tmp_path: Path
-) -> None:
-    linux = tmp_path / "linux"
-    tree.make_git_tree(linux, source, kernel=shared)
+def test_series_that_git_am_does_not_take(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
     files = {name: text.replace("lazy();", "lazy();\nx") for name, text in make(source, shared).items()}
     export.write(tmp_path / "out", files)
     found = wrong(export_check.applied(linux, tmp_path / "out", files))
@@ -373,7 +372,7 @@ def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> N
 # --- parts of the series ---------------------------------------------------------
 
 
-def test_lab_only_patches_and_parts(source: Source, shared: Path, tmp_path: Path) -> None:
+def test_lab_only_patches_and_parts(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
     table = (shared / "series.toml").read_text()
     (shared / "series.toml").write_text(table.replace("[second]", '[second]\nlab = true\nfiles = ["mm/luf.c"]'))
     (shared / "hooks/6.12/cover").write_text(
@@ -389,8 +388,6 @@ def test_lab_only_patches_and_parts(source: Source, shared: Path, tmp_path: Path
     only = make(source, shared, only=["second"])
     # What two patches list comes with the first that is there.
     assert "mm/luf.c" in only[export.numbered(only)[0]] and len(export.numbered(only)) == 1
-    linux = tmp_path / "linux"
-    tree.make_git_tree(linux, source, kernel=shared)
     wanted = export_check.state(linux)
     for number, (one, made) in enumerate(((whole, wanted), (files, ""), (only, ""))):
         folder = tmp_path / str(number)

@@ -106,7 +106,8 @@ def test_interrupted_in_the_middle(root: Path, tmp_path: Path, number: int) -> N
         assert state(root) != before
         for _ in range(5):  # a second signal does not stop the restoring
             child.send_signal(number)
-        assert child.wait(20) == 130
+        # The last signal may come after the end of the comparison.
+        assert child.wait(20) in (130, -number)
     finally:
         child.kill()
         child.communicate()

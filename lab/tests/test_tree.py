@@ -30,6 +30,20 @@ def git(root: Path, *args: str) -> str:
     ).stdout
 
 
+@pytest.fixture
+def dest(source: Source, kernel: Path, tmp_path: Path) -> Path:
+    """A git tree of the small kernel part."""
+    tree.make_git_tree(tmp_path / "linux", source, kernel=kernel)
+    return tmp_path / "linux"
+
+
+def same_from_scratch(dest: Path, source: Source, kernel: Path) -> None:
+    """kernel/ makes the same tree again."""
+    again = dest.with_name("again")
+    tree.make_git_tree(again, source, kernel=kernel)
+    assert contents(again) == contents(dest)
+
+
 def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
@@ -130,9 +144,7 @@ def test_malformed_hooks(text: str, message: str) -> None:
         tree.parse_hook("bad.patch", text)
 
 
-def test_git_tree(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest = tmp_path / "linux"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_git_tree(source: Source, kernel: Path, dest: Path) -> None:
     assert git(dest, "rev-list", "--count", "HEAD") == "1\n"
     assert set(git(dest, "diff", "--name-only").split()) == {"mm/Kconfig", "mm/luf.c", "mm/rmap.c"}
     assert "lazy" not in git(dest, "show", "HEAD:mm/rmap.c")
@@ -158,9 +170,7 @@ def test_newer_tree_of_the_users(
     assert not (tmp_path / "b").exists()
 
 
-def test_round_trip(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest, again = tmp_path / "linux", tmp_path / "again"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_round_trip(source: Source, kernel: Path, dest: Path) -> None:
     assert tree.refresh(dest, kernel=kernel) == []
     first, second = (kernel / "hooks/6.12/first.patch"), (kernel / "hooks/6.12/second.patch")
     assert (first.read_text(), second.read_text()) == (FIRST, SECOND)
@@ -183,16 +193,13 @@ def test_round_trip(source: Source, kernel: Path, tmp_path: Path) -> None:
     assert "+\tmore();" in text and "+\tlazy();" in text
     assert "diff --git" not in text and "\nindex " not in text
 
-    tree.make_git_tree(again, source, kernel=kernel)
     (dest / "mm/junk.o").unlink()
-    assert contents(again) == contents(dest)
-    assert tree.refresh(again, kernel=kernel) == []
+    same_from_scratch(dest, source, kernel)
+    assert tree.refresh(dest.with_name("again"), kernel=kernel) == []
     assert second.read_text() == text
 
 
-def test_round_trip_removals(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest, again = tmp_path / "linux", tmp_path / "again"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_round_trip_removals(source: Source, kernel: Path, dest: Path) -> None:
     (dest / "mm/luf.c").unlink()
     edit(dest / "mm/rmap.c", "\tlazy();\n", "")
     done = tree.refresh(dest, kernel=kernel)
@@ -200,13 +207,10 @@ def test_round_trip_removals(source: Source, kernel: Path, tmp_path: Path) -> No
     assert not (kernel / "hooks/6.12/second.patch").exists()
     assert (kernel / "hooks/6.12/series").read_text() == "# the order counts\nfirst.patch\n"
     assert not (kernel / "files/mm").exists()
-    tree.make_git_tree(again, source, kernel=kernel)
-    assert contents(again) == contents(dest)
+    same_from_scratch(dest, source, kernel)
 
 
-def test_linux_file_without_a_patch(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest, again = tmp_path / "linux", tmp_path / "again"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_linux_file_without_a_patch(source: Source, kernel: Path, dest: Path) -> None:
     edit(dest / "mm/vmscan.c", "/* line 20 */", "/* hooked */")
     edit(dest / "mm/rmap.c", "\treturn 5;", "\treturn 55;")
     before = contents(kernel)
@@ -220,19 +224,15 @@ def test_linux_file_without_a_patch(source: Source, kernel: Path, tmp_path: Path
     assert "+/* hooked */" in text and "rmap" not in text
     assert text.startswith("third: ")
     assert (kernel / "hooks/6.12/series").read_text().endswith("second.patch\nthird.patch\n")
-    tree.make_git_tree(again, source, kernel=kernel)
-    assert contents(again) == contents(dest)
+    same_from_scratch(dest, source, kernel)
 
 
-def test_take_moves_new_edits_only(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest, again = tmp_path / "linux", tmp_path / "again"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_take_moves_new_edits_only(source: Source, kernel: Path, dest: Path) -> None:
     edit(dest / "mm/rmap.c", "\treturn 5;", "\treturn 55;")
     tree.refresh(dest, patch="third", take=["mm/rmap.c"], kernel=kernel)
     assert (kernel / "hooks/6.12/second.patch").read_text() == SECOND
     assert "return 55" in (kernel / "hooks/6.12/third.patch").read_text()
-    tree.make_git_tree(again, source, kernel=kernel)
-    assert contents(again) == contents(dest)
+    same_from_scratch(dest, source, kernel)
     with pytest.raises(UsageError, match="not changed"):
         tree.refresh(dest, patch="third", take=["mm/vmscan.c"], kernel=kernel)
     with pytest.raises(UsageError, match="comes before"):
@@ -241,17 +241,13 @@ def test_take_moves_new_edits_only(source: Source, kernel: Path, tmp_path: Path)
         tree.refresh(dest, patch="../x", kernel=kernel)
 
 
-def test_committed_work_is_refreshed_too(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest = tmp_path / "linux"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_committed_work_is_refreshed_too(kernel: Path, dest: Path) -> None:
     edit(dest / "mm/rmap.c", "\treturn 5;", "\treturn 55;")
     git(dest, "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qam", "work")
     assert tree.refresh(dest, kernel=kernel) == ["wrote kernel/hooks/6.12/second.patch"]
 
 
-def test_unsaved_changes_are_kept(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest = tmp_path / "linux"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_unsaved_changes_are_kept(source: Source, kernel: Path, dest: Path) -> None:
     edit(dest / "mm/rmap.c", "\treturn 5;", "\treturn 55;")
     with pytest.raises(UsageError, match="--refresh") as caught:
         tree.make_git_tree(dest, source, kernel=kernel)
@@ -261,17 +257,14 @@ def test_unsaved_changes_are_kept(source: Source, kernel: Path, tmp_path: Path) 
     assert "return 55;" not in (dest / "mm/rmap.c").read_text()
 
 
-def test_unedited_tree_follows_kernel(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest, again = tmp_path / "linux", tmp_path / "again"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_unedited_tree_follows_kernel(source: Source, kernel: Path, dest: Path) -> None:
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
     (kernel / "hooks/6.12/series").write_text("second.patch\n")
     # Refreshing now would undo later changes of kernel/.
     with pytest.raises(UsageError, match="kernel/ has changed"):
         tree.refresh(dest, kernel=kernel)
     tree.make_git_tree(dest, source, kernel=kernel)
-    tree.make_git_tree(again, source, kernel=kernel)
-    assert contents(dest) == contents(again)
+    same_from_scratch(dest, source, kernel)
 
 
 def test_other_folders_are_refused(source: Source, kernel: Path, tmp_path: Path) -> None:
@@ -283,9 +276,7 @@ def test_other_folders_are_refused(source: Source, kernel: Path, tmp_path: Path)
         tree.refresh(tmp_path / "nowhere", kernel=kernel)
 
 
-def test_another_source_needs_force(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest = tmp_path / "linux"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_another_source_needs_force(source: Source, kernel: Path, dest: Path) -> None:
     other = Source("6.12.8", source.tree, "fake-2")
     with pytest.raises(UsageError, match="another kernel source"):
         tree.make_git_tree(dest, other, kernel=kernel)
@@ -293,9 +284,7 @@ def test_another_source_needs_force(source: Source, kernel: Path, tmp_path: Path
     assert "up to date" in tree.make_git_tree(dest, other, kernel=kernel)
 
 
-def test_changed_permissions_are_refused(source: Source, kernel: Path, tmp_path: Path) -> None:
-    dest = tmp_path / "linux"
-    tree.make_git_tree(dest, source, kernel=kernel)
+def test_changed_permissions_are_refused(kernel: Path, dest: Path) -> None:
     (dest / "mm/rmap.c").chmod(0o755)
     with pytest.raises(UsageError, match="permissions"):
         tree.refresh(dest, kernel=kernel)

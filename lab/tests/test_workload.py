@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quell import counters, debian, disks, engine, machine, prereq, workload
+from quell import counters, debian, disks, engine, machine, workload
 from quell.errors import QuellError, UsageError
 from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache, repo_root
@@ -128,6 +128,9 @@ def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.
     (folder / "workload.toml").write_text(text.replace('"{bytes}"', '"{packages}"'))
     tiny = workload.load(folder)
     assert tiny.data is not None and tiny.data.programs == {"served": "serverd"}
+    # A workload that uses another one's data has the same prerequisites.
+    for item in (tiny, workload.load(other(folder, "twin", "tiny"))):
+        assert [(one.need, one.package) for one in item.prerequisites()] == [("served", "serverd")]
     program = tmp_path / "unpacked/usr/bin/served"
     program.parent.mkdir(parents=True)
     monkeypatch.setattr(debian, "root", lambda programs, cache: tmp_path / "unpacked")
@@ -190,22 +193,6 @@ def test_swap(folder: Path, own: str, asked: str, swap: str) -> None:
     assert engine.plan_for(prepared, 64 * MIB, 1, swap=asked).job.swap == swap
 
 
-@pytest.mark.skipif(not prereq.which("mkfs.xfs"), reason="needs mkfs.xfs")
-def test_xfs_image(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "data").write_bytes(b"quell" * 1000)
-    image = tmp_path / "image.xfs"
-    disks.make_xfs(image, root)
-    with image.open("rb") as file:
-        assert file.read(4) == b"XFSB"
-    assert [path.name for path in root.iterdir()] == ["data"]
-    (root / "folder").mkdir()
-    (root / "folder/two words").touch()
-    with pytest.raises(UsageError, match="such as .*two words .blanks, .*; use ext4"):
-        disks.make_xfs(image, root)
-
-
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
@@ -246,17 +233,3 @@ def test_failures_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
     (folder / "workload.toml").write_text(GOOD.replace('"{bytes}"', '"{unheard_of}"'))
     with pytest.raises(QuellError, match="unheard_of"):
         workload.prepare(workload.load(folder), 64 * MIB, cache, {})
-
-
-PROGRAMS = 'size = "0.01x"\n[data.programs]\nquell-none = "none-package"\n'
-
-
-def test_programs_of_debian_packages(folder: Path) -> None:
-    text = GOOD.replace('size = "0.01x"\n', PROGRAMS).replace("{bytes} /dev", "{bytes} {packages}dev")
-    (folder / "workload.toml").write_text(text)
-    tiny = workload.load(folder)
-    [needed] = tiny.prerequisites()
-    assert (needed.need, needed.package) == ("quell-none", "none-package")
-    # A workload that uses another one's data has the same prerequisites.
-    twin = workload.load(other(folder, "twin", "tiny"))
-    assert [item.need for item in twin.prerequisites()] == ["quell-none"]
