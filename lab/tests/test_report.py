@@ -117,7 +117,7 @@ def test_missing_sides_and_extreme_numbers() -> None:
 def test_ladder_and_published() -> None:
     text = Page(samples.result(), samples.ladder()).text
     assert "Of 3 published results, 1 went the same way here and 1 the opposite way" in text
-    assert "mapped-read: every run Each run: shootdown IPIs: nothing 72,000, 80,000, 96,000" in text
+    assert "mapped-read (The ladder): every run Each run: shootdown IPIs: nothing 72,000, 80,000, 96,000" in text
     assert all(words in text for words in ("The ladder", "+ batched write-out = Quell", "Somebody, somewhere, 2015"))
     assert "Every figure on every side." in Page(samples.ladder((2, 4))).text
 
@@ -127,7 +127,7 @@ def test_many_sides() -> None:
     for preset, says in (("compare", "Many sides"), ("sizes", "Folio sizes")):
         assert says in Page(samples.result(samples.comparison(sides=many), sides=many, preset=preset)).text
     text = Page(samples.ladder((2, 16))).text
-    assert "More CPUs" in text and "mapped-read-16cpus: every run" in text and "256M memory, 16 CPUs" in text
+    assert "More CPUs" in text and "mapped-read-16cpus (More CPUs): every run" in text and "256M memory, 16 CPUs" in text
 
 
 @pytest.mark.parametrize(

@@ -119,13 +119,15 @@ def _compared(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 "base": base.title,
                 "pairs": [(side.title, _rows(comparison, base, side, emulated)) for side in others],
                 "notes": [*_exits(comparison), *comparison["notes"], *(result["notes"] if last else ())],
-                "chart": _chart(anchor, comparison, comparison["shown"], [base, *others]),
+                "chart": _chart(anchor, name, comparison, comparison["shown"], [base, *others]),
             }
 
 
-def _chart(anchor: str, comparison: Mapping[str, Any], keys: Sequence[str], sides: Sequence[charts.Side]) -> Markup:
+def _chart(
+    anchor: str, name: str, comparison: Mapping[str, Any], keys: Sequence[str], sides: Sequence[charts.Side]
+) -> Markup:
     figures = {key: comparison["figures"][key] for key in keys}
-    return charts.runs(f"{anchor}-runs", f"{comparison['name']}: every run", figures, comparison["matters"], sides)
+    return charts.runs(f"{anchor}-runs", f"{name}: every run", figures, comparison["matters"], sides)
 
 
 def _rows(comparison: Mapping[str, Any], base: charts.Side, side: charts.Side, emulated: bool) -> list[Row]:
@@ -167,7 +169,10 @@ def _ladder(result: Mapping[str, Any], anchor: str) -> dict[str, Any]:
         figures = [one["figures"][key] for key in one["shown"]]
         parts.append({
             "name": one["name"], "about": " ".join(_about(result, one)) + ".", "notes": one["notes"],
-            "chart": _chart(f"{anchor}-{number}", one, [key for key in one["shown"] if key in wanted], sides),
+            "chart": _chart(
+                f"{anchor}-{number}", f"{one['name']} ({heading})", one,
+                [key for key in one["shown"] if key in wanted], sides,
+            ),
             "rows": [
                 (table.label(f), [(f["sides"][side.name], f["against"].get(side.name)) for side in sides])
                 for f in figures
