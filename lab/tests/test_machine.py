@@ -22,6 +22,8 @@ from quell.frames import FramesError
 from quell.paths import Cache
 from quell.qemu import Qemu
 
+from test_proc import wait_until_gone
+
 DATA = Path(__file__).parent / "data"
 PANIC = (DATA / "panic-sysrq.log").read_text()
 OOPS = (DATA / "oops-null.log").read_text()
@@ -301,57 +303,53 @@ machine.supervise(["/bin/sh", "-c", "echo $$ > " + str(f / "pid") + "; exec slee
     while not (pid_file.exists() and pid_file.read_text().strip()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    pid = int(pid_file.read_text())
     child.send_signal(number)
     child.wait(10)
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.02)
-    pytest.fail("the guest outlived us")
+    assert wait_until_gone(int(pid_file.read_text()))
 
 
 # --- boot(): QEMU and the runner replaced, everything else real --------------
 
 
+def ended(status: str) -> bytes:
+    result = f"status {status}\nelapsed_ns 1\n".encode()
+    return b"quell-runner 1\n@result %d\n%s\n@end 1\n" % (len(result), result)
+
+
 class Scripted:
-    """machine.boot with a script that writes a guest's output."""
+    """machine.boot with a script in place of QEMU; the file ``sent`` has a guest's report."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rundir = folder / "run"
         self.rundir.mkdir()
         self.cache = Cache(folder / "cache")
         self.script = ""
+        (self.rundir / "sent").write_bytes(ended("exited 0"))
         monkeypatch.setattr(machine, "runner", lambda cache: Path("/c/runner"))
         monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
-        monkeypatch.setattr(
-            machine,
-            "command_line",
-            lambda *a, **k: ["/bin/sh", "-c", f"cd {self.rundir}; {self.script}"],
+        monkeypatch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", self.script])
+
+    def run(self, script: str, argv: tuple[str, ...] = ("x",), accel: Any = "tcg", **options: Any) -> machine.GuestResult:
+        """Boot; each start of the script is counted in ``tries``."""
+        (self.rundir / "tries").write_text("")
+        self.script = f"cd {self.rundir}; echo x >> tries; {script}"
+        job = machine.Job(argv, cwd="/nowhere")
+        return machine.boot(
+            machine.Machine(accel=accel), Path("/k"), job, self.rundir, cache=self.cache, timeout=5, **options
         )
 
     def boot(self, frames: bytes, argv: tuple[str, ...] = ("x",)) -> machine.GuestResult:
         (self.rundir / "sent").write_bytes(frames)
-        self.script = "cat sent > frames; echo out > stdout; echo err > stderr"
-        self.script += "; echo l > console.log"
-        job = machine.Job(argv, cwd="/nowhere")
-        return machine.boot(
-            machine.Machine(), Path("/k"), job, self.rundir, cache=self.cache, timeout=5
-        )
+        return self.run("cat sent > frames; echo out > stdout; echo err > stderr; echo l > console.log", argv)
+
+    @property
+    def tries(self) -> int:
+        return len((self.rundir / "tries").read_text().splitlines())
 
 
 @pytest.fixture
 def guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return Scripted(tmp_path, monkeypatch)
-
-
-def ended(status: str) -> bytes:
-    result = f"status {status}\nelapsed_ns 1\n".encode()
-    return b"quell-runner 1\n@result %d\n%s\n@end 1\n" % (len(result), result)
 
 
 def test_boot_exit_codes(guest: Scripted) -> None:
@@ -384,70 +382,32 @@ def test_boot_that_could_not_be_prepared(guest: Scripted) -> None:
 
 
 def test_qemu_that_crashes_at_boot_is_started_again(guest: Scripted) -> None:
-    tries = guest.rundir / "tries"
-    crash = f"echo x >> {tries}; [ $(wc -l < {tries}) -gt 2 ] || kill -SEGV $$; "
-    boot = machine.command_line
-
-    def crashing(*args: object, **options: object) -> list[str]:
-        shell, flag, script = boot(*args, **options)  # type: ignore[arg-type]
-        return [shell, flag, crash + script]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "command_line", crashing)
-        assert guest.boot(ended("exited 0")).exit_code == 0
-        crash = "kill -SEGV $$; "
-        with pytest.raises(machine.QemuCrash, match="QEMU was ended by signal 11"):
-            guest.boot(ended("exited 0"))
+    assert guest.run("[ $(wc -l < tries) -gt 2 ] || kill -SEGV $$; cat sent > frames").exit_code == 0
+    with pytest.raises(machine.QemuCrash, match="QEMU was ended by signal 11"):
+        guest.run("kill -SEGV $$")
 
 
 def test_guest_that_hangs_at_boot_is_started_again(guest: Scripted) -> None:
-    tries, often = guest.rundir / "tries", 1
-    (guest.rundir / "sent").write_bytes(ended("exited 0"))
-
-    def boot() -> machine.GuestResult:
-        script = f"cd {guest.rundir}; echo x >> tries; [ $(wc -l < tries) -gt {often} ] || sleep 60; cat sent > frames"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", script])
-            return machine.boot(
-                machine.Machine(), Path("/k"), machine.Job(("x",)), guest.rundir,
-                cache=guest.cache, timeout=5, boot_timeout=0.5,
-            )  # fmt: skip
-
-    assert boot().exit_code == 0
-    tries.unlink()
-    often = 9
+    assert guest.run("[ $(wc -l < tries) -gt 1 ] || sleep 60; cat sent > frames", boot_timeout=0.5).exit_code == 0
     with pytest.raises(machine.BootTimeout, match="did not boot within 0.5 s"):
-        boot()
-    assert tries.read_text() == "x\n" * 3
+        guest.run("sleep 60", boot_timeout=0.5)
+    assert guest.tries == 3
 
 
 def test_qemu_that_crashes_later_is_an_error(guest: Scripted) -> None:
-    guest.boot(ended("exited 0"))
-    (guest.rundir / "tries").write_text("")
-    with pytest.MonkeyPatch.context() as patch:
-        script = f"cd {guest.rundir}; echo x >> tries; cat sent > frames; sleep 0.1; kill -SEGV $$"
-        patch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", script])
-        with pytest.raises(machine.GuestError, match="signal 11"):
-            guest.boot(ended("exited 0"))
-    assert (guest.rundir / "tries").read_text() == "x\n"
+    with pytest.raises(machine.GuestError, match="signal 11"):
+        guest.run("cat sent > frames; sleep 0.1; kill -SEGV $$")
+    assert guest.tries == 1
 
 
 @pytest.mark.parametrize("fail_on_oops", [True, False])
 def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bool) -> None:
-    (guest.rundir / "sent").write_bytes(ended("exited 0"))
     (guest.rundir / "oops").write_text("[   85.1] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n")
-    tries = guest.rundir / "tries"
-    script = f"cd {guest.rundir}; echo x >> tries; cat sent > frames; "
 
-    def boot(dies: int, accel: Any = "tcg", **options: Any) -> machine.GuestResult:
-        tries.write_text("")
-        line = f"{script} [ $(wc -l < tries) -gt {dies} ] || {{ echo part > stdout; cat oops > console.log; }}"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", line])
-            return machine.boot(
-                machine.Machine(accel=accel), Path("/k"), machine.Job(("x",)), guest.rundir,
-                cache=guest.cache, timeout=5, fail_on_oops=fail_on_oops, **options,
-            )  # fmt: skip
+    def boot(dies: int, **options: Any) -> machine.GuestResult:
+        part = "echo part > stdout; cat oops > console.log"
+        script = f"cat sent > frames; [ $(wc -l < tries) -gt {dies} ] || {{ {part}; }}"
+        return guest.run(script, fail_on_oops=fail_on_oops, **options)
 
     # Under KVM it is an oops like any other.
     if fail_on_oops:
@@ -457,14 +417,14 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
     else:
         assert boot(dies=1, accel="kvm").oops
     result = boot(dies=1)
-    assert (result.exit_code, result.stdout, result.oops, tries.read_text()) == (0, "", (), "x\n" * 2)
+    assert (result.exit_code, result.stdout, result.oops, guest.tries) == (0, "", (), 2)
     with pytest.raises(machine.GoneBreakpoint, match="Oops: int3"):
         boot(dies=9)
-    assert tries.read_text() == "x\n" * 3
+    assert guest.tries == 3
     # With ``cut`` the run acts outside of the guest: no retry.
     with pytest.raises(machine.GoneBreakpoint):
         boot(dies=1, cut=lambda: False)
-    assert tries.read_text() == "x\n"
+    assert guest.tries == 1
 
 
 # --- the accelerator ----------------------------------------------------------

@@ -150,26 +150,22 @@ def snapshot(tree: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_user_tree_of_another_version(cache: Cache, tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "old", "6.1.120")
-    with pytest.raises(UsageError, match=r"is Linux 6\.1\.120, but Quell is for Linux 6\.12"):
-        source.user_tree(tree, cache)
-    with pytest.raises(UsageError, match=r"Linux 6\.120\.3"):
-        source.user_tree(write_tree(tmp_path / "new", "6.120.3"), cache)
-
-
-def test_user_tree_that_is_none(cache: Cache, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder"):
-        source.user_tree(tmp_path / "nowhere", cache)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="not a Linux source tree"):
-        source.user_tree(tmp_path / "empty", cache)
-
-
-def test_user_tree_with_quell(cache: Cache, tmp_path: Path) -> None:
-    tree = write_tree(tmp_path / "tree")
-    (tree / "mm/Kconfig.quell").write_text("")
-    with pytest.raises(UsageError, match="has Quell applied already"):
+@pytest.mark.parametrize(
+    ("version", "also", "says"),
+    [
+        ("6.1.120", "", r"is Linux 6\.1\.120, but Quell is for Linux 6\.12"),
+        ("6.120.3", "", r"Linux 6\.120\.3"),
+        ("6.12.7", "mm/Kconfig.quell", "has Quell applied already"),
+        ("", "file", "not a Linux source tree"),
+        ("", "", "no folder"),
+    ],
+)
+def test_user_trees_that_are_refused(version: str, also: str, says: str, cache: Cache, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree", version) if version else tmp_path / "tree"
+    if also:
+        tree.mkdir(exist_ok=True)
+        (tree / also).write_text("")
+    with pytest.raises(UsageError, match=says):
         source.user_tree(tree, cache)
 
 
