@@ -14,15 +14,10 @@ DATA = Path(__file__).parent / "data"
 RECORDED = (DATA / "mapped-read.frames").read_bytes()
 
 
-def resend(frames: Frames, **changed: bytes) -> bytes:
-    """The stream with some sections replaced; "/" in their names is written as "__"."""
-    sections = dict(frames.sections)
-    for name, content in changed.items():
-        sections[name.replace("__", "/")] = content
-    out = b"quell-runner 1\n"
-    for name, content in sections.items():
-        out += b"@%s %d\n%s\n" % (name.encode(), len(content), content)
-    return out + b"@end %d\n" % len(sections)
+def changed(**sections: bytes) -> Frames:
+    """The recorded report with some sections replaced; "/" in their names is written as "__"."""
+    new = {name.replace("__", "/"): content for name, content in sections.items()}
+    return Frames({**parse_frames(RECORDED).sections, **new})
 
 
 def test_recorded_guest() -> None:
@@ -94,29 +89,27 @@ def test_bad_streams(data: bytes, says: str) -> None:
 def test_missing_counters_are_errors_not_zero() -> None:
     frames = parse_frames(RECORDED)
     vmstat = frames.sections["after/vmstat"].replace(b"nr_tlb_remote_flush ", b"gone ")
-    changed = parse_frames(resend(frames, after__vmstat=vmstat))
     with pytest.raises(FramesError, match="CONFIG_DEBUG_TLBFLUSH"):
-        counters.sample(changed)
+        counters.sample(changed(after__vmstat=vmstat))
     interrupts = frames.sections["after/interrupts"].replace(b"TLB:", b"XXX:")
     with pytest.raises(FramesError, match="no line TLB"):
-        counters.sample(parse_frames(resend(frames, after__interrupts=interrupts)))
+        counters.sample(changed(after__interrupts=interrupts))
     result = frames.sections["result"].split(b"memory_peak")[0]
     with pytest.raises(FramesError, match="memory_peak"):
-        counters.sample(parse_frames(resend(frames, result=result)))
+        counters.sample(changed(result=result))
 
 
 def test_new_counters_of_a_kernel_are_extras() -> None:
     frames = parse_frames(RECORDED)
     vmstat = frames.sections["after/vmstat"]
-    sent = resend(frames, after__vmstat=vmstat + b"luf_parked 41\ntlb_spared 1\n")
-    extras = counters.sample(parse_frames(sent)).extras
+    extras = counters.sample(changed(after__vmstat=vmstat + b"luf_parked 41\ntlb_spared 1\n")).extras
     assert (extras["luf_parked"], extras["tlb_spared"]) == (41, 1)
 
 
 def test_signal_becomes_an_exit_code() -> None:
     frames = parse_frames(RECORDED)
     result = frames.sections["result"].replace(b"exited 0", b"signalled 11")
-    assert counters.sample(parse_frames(resend(frames, result=result))).exit_code == 139
+    assert counters.sample(changed(result=result)).exit_code == 139
 
 
 def test_figures_that_are_none() -> None:

@@ -8,26 +8,14 @@ from typing import Any
 
 import pytest
 
-from guests import SIDES, FakePlace, plan, sample
-from quell import engine, judge, results
+import report_samples
+from quell import results
 from quell.errors import UsageError
 from quell.paths import Cache
 
 
-def made(preset: str = "compare") -> dict[str, Any]:
-    """A whole result."""
-    environment, kernels, notes = FakePlace(lambda *_: sample()).facts(engine.Request(sides=SIDES, name=preset))
-    runs = {side.name: [sample(), sample()] for side in SIDES}
-    return {
-        "schema": results.SCHEMA, "preset": preset, "environment": environment,
-        "sides": [{**side.to_json(), "title": side.name, **kernels[side.name]} for side in SIDES],
-        "comparisons": [judge.comparison(plan(), runs, SIDES, emulated=True)],
-        "published": [], "notes": notes,
-    }  # fmt: skip
-
-
 def test_round_trip(tmp_path: Path) -> None:
-    cache, whole = Cache(tmp_path), made()
+    cache, whole = Cache(tmp_path), report_samples.result()
     with results.new_folder(cache) as first, results.new_folder(cache) as second:
         assert first != second
         assert list(results.kept(cache)) == []  # nothing is finished
@@ -63,7 +51,7 @@ def test_what_is_rejected(tmp_path: Path) -> None:
 
 def test_damage_is_named(tmp_path: Path) -> None:
     def broken(*path: Any, value: Any) -> str:
-        whole = copy.deepcopy(made())
+        whole = copy.deepcopy(report_samples.result())
         where: Any = whole
         for key in path[:-1]:
             where = where[key]
