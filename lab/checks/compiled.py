@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quell import proc, tree
+from quell import build, proc, source, tree
+from quell.paths import Cache
 
 # C programs and scripts that only the checks use.
 GUEST = Path(__file__).parent / "guest"
@@ -13,15 +14,15 @@ SELFTESTS = "files/tools/testing/selftests/quell"
 
 
 def selftest_names() -> list[str]:
-    """The names of all selftests."""
-    return sorted(path.stem for path in (tree.kernel_dir() / SELFTESTS).glob("*.c"))
+    """The names of all selftests: programs, of one or several files."""
+    files = (tree.kernel_dir() / SELFTESTS).glob("*.c")
+    return sorted(path.stem for path in files if "\nint main(" in path.read_text())
 
 
 def compile_selftests(folder: Path) -> dict[str, Path]:
-    """The selftests by name, compiled into ``folder``."""
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
-    built = {name: folder / name for name in selftest_names()}
-    for name, program in built.items():
-        source = tree.kernel_dir() / SELFTESTS / f"{name}.c"
-        proc.run(["gcc", *flags, "-o", program, source], timeout=300)
-    return built
+    """The selftests by name, compiled into ``folder`` by their Makefile with kselftest.h of Linux's source."""
+    linux = source.debian_source(Cache()).tree / "tools/testing/selftests"
+    # The Makefile includes ../lib.mk: make finds it from any folder of Linux's selftests.
+    make = ["make", "-s", f"--directory={tree.kernel_dir() / SELFTESTS}", f"-I{linux / 'mm'}"]
+    proc.run([*build.clean_env(), *make, f"OUTPUT={folder}", "USERCFLAGS=-Werror"], timeout=600)
+    return {name: folder / name for name in selftest_names()}

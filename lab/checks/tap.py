@@ -10,7 +10,7 @@ from checks.cases import Results
 from quell import machine
 
 _TAP = re.compile(r"^(not )?ok \d+ (?:- )?(.*?)( # SKIP.*)?$", re.M)
-_PLAN = re.compile(r"^1\.\.(\d+)", re.M)
+_PLAN = re.compile(r"^1\.\.(\d+).*", re.M)
 _BAIL_OUT = re.compile(r"^Bail out!.*", re.M)
 
 
@@ -30,7 +30,7 @@ def read_tap(text: str) -> tuple[list[str], list[str], list[str]]:
     elif int(plan[1]) != total:
         found[1].append(f"{plan[1]} results were planned, {total} came")
     elif total == 0:
-        found[2].append(text.strip())
+        found[2].append(plan[0])
     return found
 
 

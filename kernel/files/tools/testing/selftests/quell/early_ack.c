@@ -28,23 +28,16 @@
  * Every kernel must pass. With early_ack on, early_ack_sent and early_ack_acked of
  * /proc/vmstat must rise.
  */
-#define _GNU_SOURCE
-#include <setjmp.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <linux/userfaultfd.h>
 
-#include "util.h"
+#include "pages.h"
+#include "system.h"
 
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB	(21U << 26)
 #endif
 
-#define WORDS		(PAGE / 8)
 #define MAX_PAGES	100
 #define MAX_CPUS	8
 #define MAX_SENDERS	2
@@ -91,15 +84,6 @@ struct group {
 };
 
 static int cpus[MAX_CPUS], nr_cpus;
-static __thread sigjmp_buf *fault_jump;
-
-static void on_fault(int sig)
-{
-	if (fault_jump)
-		siglongjmp(*fault_jump, 1);
-	signal(sig, SIG_DFL);
-	raise(sig);
-}
 
 static uint64_t value(const struct region *r, int page, uint64_t round)
 {
@@ -134,13 +118,9 @@ static void read_region(struct group *g, struct region *r)
 static char cpu_online[64];		/* of the CPU that goes offline */
 
 /* A CPU that is offline takes no thread: any CPU will do then. */
-static void try_pin(int cpu)
+static void pin_watcher(int cpu)
 {
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set) && !cpu_online[0])
+	if (!try_pin(cpu) && !cpu_online[0])
 		die("two CPUs are needed");
 }
 
@@ -165,7 +145,7 @@ static void *watch(void *arg)
 	volatile int which = 0;
 	sigjmp_buf jump;
 
-	try_pin(g->watcher_cpu[me]);
+	pin_watcher(g->watcher_cpu[me]);
 	if (sigsetjmp(jump, 1)) {
 		struct region *r = &g->regions[which];
 
@@ -216,11 +196,9 @@ static void map_pages(struct region *r)
  */
 static void make_region(struct region *r, int number, int pages)
 {
-	char *space = mmap(NULL, 2 * SPACE, PROT_NONE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *space = must_map(NULL, 2 * SPACE, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 
-	if (space == MAP_FAILED)
-		die("mmap");
 	memset(r, 0, sizeof(*r));
 	r->number = number;
 	r->uffd = -1;
@@ -251,42 +229,14 @@ static void protect_pages(struct region *r, int prot)
 }
 
 /* A write to a protected page raises SIGBUS. */
-static int open_uffd(void)
+static int watch_writes(volatile void *map, size_t bytes)
 {
-	struct uffdio_api api = {
-		.api		= UFFD_API,
-		.features	= UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,
-	};
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
-
-	if (fd < 0)
-		return -1;
-	if (!ioctl(fd, UFFDIO_API, &api))
-		return fd;
-	close(fd);
-	return -1;
+	return open_uffd(map, bytes, UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS);
 }
 
-static void watch_writes(struct region *r)
+static void write_protect(struct region *r, bool on)
 {
-	struct uffdio_register reg = {
-		.range	= { (uintptr_t)r->map, r->pages * PAGE },
-		.mode	= UFFDIO_REGISTER_MODE_WP,
-	};
-
-	r->uffd = open_uffd();
-	if (r->uffd < 0 || ioctl(r->uffd, UFFDIO_REGISTER, &reg))
-		die("userfaultfd");
-}
-
-static void uffd_protect(struct region *r, uint64_t mode)
-{
-	struct uffdio_writeprotect wp = {
-		.range	= { (uintptr_t)r->map, r->pages * PAGE },
-		.mode	= mode,
-	};
-
-	if (ioctl(r->uffd, UFFDIO_WRITEPROTECT, &wp))
+	if (!uffd_protect(r->uffd, r->map, r->pages * PAGE, on))
 		die("UFFDIO_WRITEPROTECT");
 }
 
@@ -315,7 +265,7 @@ static void take_away(struct group *g, struct region *r)
 		move_pages((void *)r->map, r->aside, r->pages);
 		break;
 	case UFFD:
-		uffd_protect(r, UFFDIO_WRITEPROTECT_MODE_WP);
+		write_protect(r, true);
 		break;
 	default:
 		protect_pages(r, PROT_READ);
@@ -336,7 +286,7 @@ static void give_back(struct group *g, struct region *r, unsigned long next)
 		move_pages(r->aside, (void *)r->map, r->pages);
 		break;
 	case UFFD:
-		uffd_protect(r, 0);
+		write_protect(r, false);
 		break;
 	default:
 		protect_pages(r, PROT_READ | PROT_WRITE);
@@ -392,21 +342,22 @@ static void run_group(struct totals *totals, enum op op, int senders, int first,
 	for (int i = 0; i < senders; i++) {
 		g.sender_cpu[i] = cpus[(first + i) % nr_cpus];
 		make_region(&g.regions[i], i, pages);
-		if (op == UFFD)
-			watch_writes(&g.regions[i]);
+		if (op != UFFD)
+			continue;
+		g.regions[i].uffd = watch_writes(g.regions[i].map, pages * PAGE);
+		if (g.regions[i].uffd < 0)
+			die("userfaultfd");
 	}
 	/* Watchers and senders share no CPU if there are enough. */
 	for (int i = nr_cpus > keep_free ? keep_free : 0; i < nr_cpus; i++)
 		g.watcher_cpu[g.watchers++] = cpus[i];
 
 	for (int i = 0; i < g.watchers; i++)
-		if (pthread_create(&watcher[i], NULL, watch, &g))
-			die("pthread_create");
+		start_thread(&watcher[i], watch, &g);
 	while (atomic_load(&g.ready) < g.watchers)
 		sched_yield();
 	for (int i = 0; i < senders; i++)
-		if (pthread_create(&sender[i], NULL, send, &g))
-			die("pthread_create");
+		start_thread(&sender[i], send, &g);
 	for (int i = 0; i < senders; i++)
 		pthread_join(sender[i], NULL);
 	atomic_store(&g.stop, true);
@@ -431,7 +382,6 @@ static void run_who(struct totals *totals, enum op op, enum who who, int pages,
 			  who == THREADS ? 2 : 1, pages, rounds);
 		return;
 	}
-	fflush(stdout);
 	for (int i = 0; i < MAX_SENDERS; i++) {
 		child[i] = fork();
 		if (child[i] < 0)
@@ -453,7 +403,7 @@ static const struct {
 	int pages, share;
 } sizes[] = { { 1, 8 }, { 8, 4 }, { 33, 2 }, { MAX_PAGES, 1 } };
 
-#define NR_SIZES	((int)(sizeof(sizes) / sizeof(sizes[0])))
+#define NR_SIZES	((int)ARRAY_SIZE(sizes))
 #define SHARES		15
 
 static void run(struct totals *totals, enum op op, enum who who,
@@ -475,13 +425,13 @@ static void run(struct totals *totals, enum op op, enum who who,
 	acked = vm_counter("early_ack_acked") - acked;
 	merged = vm_counter("early_ack_merged") - merged;
 	/* mremap() flushes as if page tables were freed. */
-	tap_result(!found(totals) &&
-		   (!early || op == MOVE ||
-		    (sent > (long)(who == ONE ? done / 4 : 0) && acked > 0)),
-		   "early_ack %s by %s: %lu rounds, %lu accesses, %lu stale, %lu wrong, %ld sent, %ld acknowledged early, %ld merged",
-		   op_names[op], who_names[who], done, atomic_load(&totals->reads),
-		   atomic_load(&totals->stale), atomic_load(&totals->wrong), sent, acked,
-		   merged);
+	test_result(!found(totals) &&
+		    (!early || op == MOVE ||
+		     (sent > (long)(who == ONE ? done / 4 : 0) && acked > 0)),
+		    "early_ack %s by %s: %lu rounds, %lu accesses, %lu stale, %lu wrong, %ld sent, %ld acknowledged early, %ld merged",
+		    op_names[op], who_names[who], done, atomic_load(&totals->reads),
+		    atomic_load(&totals->stale), atomic_load(&totals->wrong), sent, acked,
+		    merged);
 }
 
 /* With two CPUs the requests of two senders have no third CPU to meet at. */
@@ -498,23 +448,14 @@ static unsigned long rounds_of(unsigned long rounds, enum who who)
 
 #define ENABLED		QUELL_SYSFS "early_ack/enabled"
 
-static char was_enabled[8];
-
-static void restore_all(void)
-{
-	write_file(ENABLED, was_enabled);
-	if (cpu_online[0])
-		write_file(cpu_online, "1");
-}
-
 /* Runs until the parent kills it. */
 static void disturb(atomic_ulong *times)
 {
 	for (unsigned long n = 0;; n++) {
 		if (cpu_online[0])
-			write_file(cpu_online, n & 1 ? "1" : "0");
+			write_text(cpu_online, n & 1 ? "1" : "0");
 		for (int i = 0; i < 16; i++) {
-			write_file(ENABLED, i & 1 ? "1" : "0");
+			write_text(ENABLED, i & 1 ? "1" : "0");
 			usleep(500);
 		}
 		atomic_fetch_add(times, 1);
@@ -529,38 +470,34 @@ static void run_disturbed(struct totals *totals, enum op op, unsigned long round
 
 	memset(totals, 0, sizeof(*totals));
 	atomic_store(times, 0);
-	fflush(stdout);
-	child = fork();
-	if (child < 0)
-		die("fork");
+	child = must_fork();
 	if (!child)
 		disturb(times);
 	/* A slow child must have acted, too. */
 	for (int i = 0; i < 1000 && !found(totals) &&
 	     (i < 4 || atomic_load(times) < 8); i++)
 		run_group(totals, op, 1, 0, 1, i & 1 ? 33 : 1, rounds / 4 + 1);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	restore_all();
-	tap_result(!found(totals) && atomic_load(times) >= 8,
-		   "early_ack %s while the switch moves%s: %lu accesses, %lu stale, %lu wrong, %lu times",
-		   op_names[op], cpu_online[0] ? ", and a CPU goes and comes" : "",
-		   atomic_load(&totals->reads), atomic_load(&totals->stale),
-		   atomic_load(&totals->wrong), 8 * atomic_load(times));
+	kill_and_wait(child);
+	restore_settings();
+	test_result(!found(totals) && atomic_load(times) >= 8,
+		    "early_ack %s while the switch moves%s: %lu accesses, %lu stale, %lu wrong, %lu times",
+		    op_names[op], cpu_online[0] ? ", and a CPU goes and comes" : "",
+		    atomic_load(&totals->reads), atomic_load(&totals->stale),
+		    atomic_load(&totals->wrong), 8 * atomic_load(times));
 }
 
 static void run_beside(struct totals *totals, unsigned long rounds)
 {
 	if (access(ENABLED, W_OK))
-		return tap_skip("early_ack, and root", "early_ack while the switch moves");
-	read_file(ENABLED, was_enabled, sizeof(was_enabled));
+		return test_skip("early_ack, and root", "early_ack while the switch moves");
+	save_setting(ENABLED);
 	/* A CPU without a sender. */
 	if (nr_cpus > 2)
 		snprintf(cpu_online, sizeof(cpu_online),
 			 "/sys/devices/system/cpu/cpu%d/online", cpus[nr_cpus - 1]);
 	if (access(cpu_online, W_OK))
 		cpu_online[0] = 0;
-	atexit(restore_all);
+	save_setting(cpu_online);
 	run_disturbed(totals, DONTNEED, rounds);
 	run_disturbed(totals, PROTECT, rounds);
 }
@@ -568,7 +505,6 @@ static void run_beside(struct totals *totals, unsigned long rounds)
 /* --- Page tables that hugetlb shares --------------------------------------------- */
 
 #define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-#define HUGE		(2UL << 20)
 #define HUGE_PAGES	4		/* touched in each mapping */
 #define TABLE		(512 * HUGE)	/* span of a table of huge pages */
 
@@ -580,13 +516,6 @@ struct shared {
 	atomic_int next;
 	atomic_bool stop;
 };
-
-static char huge_pool[32];
-
-static void restore_huge_pool(void)
-{
-	write_file(HUGE_POOL, huge_pool);
-}
 
 /* A page that only @other has touched is present in @mine: they share a table. */
 static bool is_shared(const struct shared *s)
@@ -674,8 +603,7 @@ static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
 	atomic_store(&s->stale, 0);
 	atomic_store(&s->next, 0);
 	for (int i = 1; i < nr_cpus; i++)
-		if (pthread_create(&watcher[i], NULL, watch_huge, s))
-			die("pthread_create");
+		start_thread(&watcher[i], watch_huge, s);
 	sent = vm_counter("early_ack_sent");
 	lose_huge(s, unmap, early, rounds);
 	sent = vm_counter("early_ack_sent") - sent;
@@ -683,9 +611,9 @@ static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
 	for (int i = 1; i < nr_cpus; i++)
 		pthread_join(watcher[i], NULL);
 	/* Some flushes are foreign (NUMA balancing), and a watcher is absent at times. */
-	tap_result(!atomic_load(&s->stale) && early == (sent > (long)rounds / 4),
-		   "early_ack %s: %lu rounds, %lu stale, %ld sent", what, rounds,
-		   atomic_load(&s->stale), sent);
+	test_result(!atomic_load(&s->stale) && early == (sent > (long)rounds / 4),
+		    "early_ack %s: %lu rounds, %lu stale, %ld sent", what, rounds,
+		    atomic_load(&s->stale), sent);
 }
 
 static void run_shared(unsigned long rounds, bool early)
@@ -693,23 +621,22 @@ static void run_shared(unsigned long rounds, bool early)
 	static const char name[] = "early_ack of a shared page table of hugetlb";
 	struct shared s = { 0 };
 	char *space, more[32];
+	long wanted;
 
 	s.fd = memfd_create("huge", MFD_HUGETLB | MFD_HUGE_2MB | MFD_CLOEXEC);
 	if (s.fd < 0 || access(HUGE_POOL, W_OK))
-		return tap_skip("hugetlb, and root", name);
-	read_file(HUGE_POOL, huge_pool, sizeof(huge_pool));
-	atexit(restore_huge_pool);
-	snprintf(more, sizeof(more), "%ld", atol(huge_pool) + HUGE_PAGES);
-	write_file(HUGE_POOL, more);
-	read_file(HUGE_POOL, more, sizeof(more));
-	if (atol(more) < atol(huge_pool) + HUGE_PAGES)
-		return tap_skip("memory for huge pages", name);
+		return test_skip("hugetlb, and root", name);
+	save_setting(HUGE_POOL);
+	wanted = number_in(HUGE_POOL, "") + HUGE_PAGES;
+	snprintf(more, sizeof(more), "%ld", wanted);
+	write_text(HUGE_POOL, more);
+	if (number_in(HUGE_POOL, "") < wanted)
+		return test_skip("memory for huge pages", name);
 
-	space = mmap(NULL, 3 * TABLE, PROT_NONE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (space == MAP_FAILED || ftruncate(s.fd, TABLE))
-		die("address space for huge pages");
-	s.mine = (char *)(((uintptr_t)space + TABLE - 1) & -TABLE);
+	space = reserve(2 * TABLE, TABLE);
+	if (ftruncate(s.fd, TABLE))
+		die("a file of huge pages");
+	s.mine = space;
 	s.other = s.mine + TABLE;
 	pin(cpus[0]);
 	map_huge(&s, s.mine);
@@ -722,9 +649,9 @@ static void run_shared(unsigned long rounds, bool early)
 		run_huge(&s, "dontneed of a shared page table", false, false, rounds);
 		run_huge(&s, "unmap of a shared page table", true, false, rounds);
 	} else {
-		tap_skip("CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING", name);
+		test_skip("CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING", name);
 	}
-	munmap(space, 3 * TABLE);
+	munmap(space, 2 * TABLE);
 	close(s.fd);
 }
 
@@ -748,7 +675,7 @@ static void change_probes(const char *line)
 
 static void remove_probes(void)
 {
-	write_file(PROBES_ON, "0");
+	write_text(PROBES_ON, "0");
 	change_probes("-:quell_test/take");
 	change_probes("-:quell_test/owe");
 }
@@ -789,24 +716,24 @@ static void run_probes(struct totals *totals, unsigned long rounds, bool early)
 	if (access(PROBES, F_OK))
 		mount("tracefs", TRACING, "tracefs", 0, NULL);
 	if (!early || access(PROBES, W_OK))
-		return tap_skip("CONFIG_KPROBE_EVENTS, and early_ack", name);
+		return test_skip("CONFIG_KPROBE_EVENTS, and early_ack", name);
 	/* Present once it is written. */
 	snprintf(probed, sizeof(probed), "of the program");
 	add_probe("take", "early_ack_take");
 	add_probe("owe", "early_ack_run");
 	atexit(remove_probes);
-	write_file(TRACING "trace", "");
-	write_file(PROBES_ON, "1");
+	write_text(TRACING "trace", "");
+	write_text(PROBES_ON, "1");
 	memset(totals, 0, sizeof(*totals));
 	run_group(totals, DONTNEED, 1, 0, 1, 1, rounds);
-	write_file(PROBES_ON, "0");
+	write_text(PROBES_ON, "0");
 
 	before = traced(" take: ", probed);
 	in_window = traced(" owe: ", probed);
 	refused = traced(" owe: ", "v=(fault)");
-	tap_result(!found(totals) && before > 0 && refused > 0 && !in_window,
-		   "%s: %ld before, %ld in the window, %ld refused", name, before,
-		   in_window, refused);
+	test_result(!found(totals) && before > 0 && refused > 0 && !in_window,
+		    "%s: %ld before, %ld in the window, %ld refused", name, before,
+		    in_window, refused);
 }
 
 /* --- All of them ----------------------------------------------------------------- */
@@ -824,40 +751,35 @@ static void find_cpus(void)
 
 int main(int argc, char **argv)
 {
-	struct sigaction fault = { .sa_handler = on_fault };
 	unsigned long rounds = 12000;
 	struct totals *totals;
-	char on[8] = "0";
+	bool early;
 	int uffd;
 
 	/* The last argument: the runner passes a folder first. */
 	if (argc > 1 && atol(argv[argc - 1]) > 0)
 		rounds = atol(argv[argc - 1]);
-	if (!access(ENABLED, R_OK))
-		read_file(ENABLED, on, sizeof(on));
+	ksft_print_header();
+	early = get_switch("early_ack") == 1;
 	find_cpus();
 	if (nr_cpus < 2)
-		tap_skip_all("two CPUs are needed");
-	totals = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		      -1, 0);
-	if (totals == MAP_FAILED)
-		die("mmap");
-	sigaction(SIGSEGV, &fault, NULL);
-	sigaction(SIGBUS, &fault, NULL);
+		ksft_exit_skip("two CPUs are needed\n");
+	totals = map_shared(PAGE);
+	catch_faults();
 
-	uffd = open_uffd();
+	uffd = watch_writes(map_private(PAGE), PAGE);
 	if (uffd < 0)
-		tap_skip("userfaultfd's write protection", "early_ack uffd");
+		test_skip("userfaultfd's write protection", "early_ack uffd");
 	else
 		close(uffd);
 	for (int op = 0; op < (uffd < 0 ? UFFD : NR_OPS); op++)
 		for (int who = 0; who < NR_WHO; who++)
-			run(totals, op, who, rounds_of(rounds, who), on[0] == '1');
+			run(totals, op, who, rounds_of(rounds, who), early);
 	rounds /= NR_OPS * NR_WHO;
 	if (rounds > MOST_LARGE)
 		rounds = MOST_LARGE;
 	run_beside(totals, rounds + 20);
-	run_shared(rounds + 20, on[0] == '1');
-	run_probes(totals, rounds + 20, on[0] == '1');
-	return tap_end();
+	run_shared(rounds + 20, early);
+	run_probes(totals, rounds + 20, early);
+	test_end();
 }

@@ -8,18 +8,12 @@
  * DIR is ignored. Needs root; some tests need swap or a memory cgroup. Settings are
  * restored, but mTHP sizes that were set by hand are left to folio_order again.
  */
-#define _GNU_SOURCE
-#include "util.h"
-#include "rmap.h"
-#include <stdatomic.h>
-#include <linux/mempolicy.h>
-#include <linux/userfaultfd.h>
-#include <sys/ioctl.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
+
+#include "pages.h"
+#include "system.h"
 
 #define SYSFS		QUELL_SYSFS "folio_order/"
 #define BIG		(32UL << 20)	/* of most regions */
@@ -60,18 +54,10 @@ static void skip(const char *why)
 /* Private anonymous memory, aligned to 2 MB, without neighbors. */
 static char *map_region(unsigned long bytes)
 {
-	unsigned long room = bytes + 3 * HUGE;
-	char *all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-			 -1, 0);
-	char *at;
+	char *at = reserve(bytes + 2 * HUGE, HUGE) + HUGE;
 
-	if (all == MAP_FAILED)
-		die("mmap");
-	at = (char *)(((uintptr_t)all + 2 * HUGE - 1) & -HUGE);
-	if (mmap(at, bytes, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != at)
-		die("mmap");
-	return at;
+	return must_map(at, bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1);
 }
 
 static uint64_t mark(unsigned long i)
@@ -194,7 +180,7 @@ static void test_steps(void)
 	char *map = map_region(BIG);
 
 	fill(map, 0, 64);
-	for (unsigned int i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(sizes); i++)
 		expect(folio_pages_at(map + sizes[i][0] * PAGE) == sizes[i][1],
 		       "page %u is in a folio of %u pages, not %u", sizes[i][0],
 		       folio_pages_at(map + sizes[i][0] * PAGE), sizes[i][1]);
@@ -206,7 +192,7 @@ static void test_madvised(void)
 	unsigned long most;
 
 	/* No huge pages: the largest size is half of one. */
-	write_file(THP "hugepages-2048kB/enabled", "never");
+	write_text(THP "hugepages-2048kB/enabled", "never");
 	if (madvise(map, 2 * BIG, MADV_HUGEPAGE))
 		die("MADV_HUGEPAGE");
 	fill(map, 0, 2 * COUNT);
@@ -242,10 +228,10 @@ static void test_never(void)
 {
 	unsigned long most;
 
-	write_file(THP "enabled", "never");
+	write_text(THP "enabled", "never");
 	most = fill_new(256);
 	expect(most == 1, "never: a folio of %lu pages", most);
-	write_file(THP "enabled", "always");
+	write_text(THP "enabled", "always");
 	/* A huge page does not fit. */
 	{
 		char *map = map_region(HUGE / 2);
@@ -259,10 +245,10 @@ static void test_switch(void)
 {
 	unsigned long most;
 
-	write_file(SYSFS "enabled", "0");
+	write_text(SYSFS "enabled", "0");
 	most = fill_new(256);
 	expect(most == 1, "off: a folio of %lu pages", most);
-	write_file(SYSFS "enabled", "1");
+	write_text(SYSFS "enabled", "1");
 	most = fill_new(256);
 	expect(most == MOST, "on: %lu pages", most);
 	/* Memory from before the switch stays. */
@@ -270,7 +256,7 @@ static void test_switch(void)
 		char *map = map_region(BIG);
 
 		fill(map, 0, 33);
-		write_file(SYSFS "enabled", "0");
+		write_text(SYSFS "enabled", "0");
 		fill(map, 33, 256);
 		verify(map, 0, 256, true, "switched off");
 		munmap(map, BIG);
@@ -282,20 +268,20 @@ static void test_manual(void)
 	unsigned long most;
 	char *map;
 
-	write_file(THP "hugepages-64kB/enabled", "never");
+	write_text(THP "hugepages-64kB/enabled", "never");
 	most = fill_new(256);
 	expect(most == 8, "64kB never: the largest has %lu pages", most);
 
 	/* As in stock: the first fault gets it. */
-	write_file(THP "hugepages-64kB/enabled", "always");
+	write_text(THP "hugepages-64kB/enabled", "always");
 	map = map_region(BIG);
 	put(map, 100);
 	expect(folio_pages_at(map + 100 * PAGE) == 16, "64kB always: %u pages",
 	       folio_pages_at(map + 100 * PAGE));
 	munmap(map, BIG);
 
-	write_file(THP "hugepages-64kB/enabled", "never");
-	write_file(SYSFS "max_kb", "64");
+	write_text(THP "hugepages-64kB/enabled", "never");
+	write_text(SYSFS "max_kb", "64");
 	most = fill_new(256);
 	expect(most == MOST, "given back: %lu pages", most);
 }
@@ -308,14 +294,14 @@ static void test_max_kb(void)
 	} good[] = { { "0", 1 }, { "32", 8 }, { "256", 64 } };
 	static const char * const bad[] = { "-1", "x", "64kB", "2048" };
 
-	for (unsigned int i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+	for (unsigned int i = 0; i < ARRAY_SIZE(good); i++) {
 		unsigned long most;
 
-		write_file(SYSFS "max_kb", good[i].kb);
+		write_text(SYSFS "max_kb", good[i].kb);
 		most = fill_new(512);
 		expect(most == good[i].most, "%s: a folio of %lu pages", good[i].kb, most);
 	}
-	for (unsigned int i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(bad); i++)
 		expect(!try_write(SYSFS "max_kb", bad[i]), "max_kb takes \"%s\"", bad[i]);
 	expect(number_in(SYSFS "max_kb", "") == 256, "max_kb is %ld",
 	       number_in(SYSFS "max_kb", ""));
@@ -427,10 +413,6 @@ static void test_locked(void)
 	       largest(map, 256));
 	verify(map, 0, 256, false, "locked");
 }
-
-#ifndef MADV_DONTNEED_LOCKED
-#define MADV_DONTNEED_LOCKED	24
-#endif
 
 /* A hole in locked memory stays a hole: a write to one page populates one page. */
 static void test_locked_holes(void)
@@ -565,9 +547,7 @@ static void test_threads(void)
 
 		two_map = map_region(BIG);
 		for (unsigned long i = 0; i < 4; i++)
-			if (pthread_create(&thread[i], NULL, fill_odd,
-					   (void *)(i % 2 * 32)))
-				die("pthread_create");
+			start_thread(&thread[i], fill_odd, (void *)(i % 2 * 32));
 		for (int i = 0; i < 4; i++)
 			pthread_join(thread[i], NULL);
 		verify(two_map, 0, COUNT, true, "threads");
@@ -608,8 +588,7 @@ static void test_races(void)
 		atomic_store(&filled[0], 0);
 		atomic_store(&filled[1], 0);
 		for (unsigned long i = 0; i < 2; i++)
-			if (pthread_create(&thread[i], NULL, fill_at_once, (void *)i))
-				die("pthread_create");
+			start_thread(&thread[i], fill_at_once, (void *)i);
 		for (int i = 0; i < 2; i++)
 			pthread_join(thread[i], NULL);
 		verify(two_map, 0, COUNT, true, "races");
@@ -624,10 +603,8 @@ static void test_races(void)
 static void in_child(void (*func)(char *map), char *map)
 {
 	int status;
-	pid_t pid = fork();
+	pid_t pid = must_fork();
 
-	if (pid < 0)
-		die("fork");
 	if (!pid) {
 		func(map);
 		_exit(0);
@@ -757,7 +734,7 @@ static void test_limit(void)
 	if (!make_cgroup("folio_order") || !enter_cgroup())
 		return skip("a memory cgroup");
 	cgroup_path(path, sizeof(path), "memory.max");
-	write_file(path, "4M");
+	write_text(path, "4M");
 	/* Close to the limit: pages behind are given back. */
 	for (int round = 0; round < 4; round++) {
 		char *map = map_region(BIG);
@@ -770,8 +747,7 @@ static void test_limit(void)
 		verify(map, 2048 - 820, 2048, true, "at the limit");
 		munmap(map, BIG);
 	}
-	try_write(CGROUP_ROOT "cgroup.procs", "0");
-	remove_cgroup();
+	leave_cgroup();
 }
 
 /* --- How memory comes back ------------------------------------------------ */
@@ -811,8 +787,7 @@ static void test_give_back(void)
 	for (unsigned long i = 0; i < COUNT; i += 16)
 		verify(map, i, i + 1, true, "given back");
 	munmap(map, BIG);
-	try_write(CGROUP_ROOT "cgroup.procs", "0");
-	remove_cgroup();
+	leave_cgroup();
 }
 
 static void child_nothing(char *map)
@@ -836,7 +811,7 @@ static void test_reuse(void)
 			*(volatile uint64_t *)(map + (i + k) * PAGE + 8) = 1;
 	pagemap_read(map + 512 * PAGE, 64, after);
 	for (unsigned int i = 0; i < 64; i++)
-		same += PM_PFN(before[i]) == PM_PFN(after[i]);
+		same += PAGEMAP_PFN(before[i]) == PAGEMAP_PFN(after[i]);
 	expect(same == 64, "%lu of 64 pages are where they were", same);
 	/* Linux has reused them since 6.15, without a counter. */
 	if (reused >= 0)
@@ -857,9 +832,7 @@ static void test_no_reuse(void)
 	if (pipe(shared_pipe))
 		die("pipe");
 	fill(map, 0, 512);
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (!pid) {
 		/* The child maps fewer pages than the parent. */
 		munmap(map + 512 * PAGE, BIG - 512 * PAGE);
@@ -956,40 +929,6 @@ static const struct test {
 	{ "underused", test_underused },
 };
 
-/* Settings before the tests. */
-static struct {
-	const char *path;
-	char text[16];
-} saved[] = {
-	{ .path = THP "enabled" }, { .path = SYSFS "enabled" },
-	{ .path = SYSFS "max_kb" },
-};
-
-static void restore(void)
-{
-	if (getpid() != restorer)
-		return;
-	for (unsigned int i = 0; i < sizeof(saved) / sizeof(saved[0]); i++)
-		try_write(saved[i].path, saved[i].text);
-}
-
-static void save(void)
-{
-	for (unsigned int i = 0; i < sizeof(saved) / sizeof(saved[0]); i++) {
-		char text[64], *from;
-
-		read_file(saved[i].path, text, sizeof(text));
-		from = strchr(text, '[');
-		from = from ? from + 1 : text;
-		snprintf(saved[i].text, sizeof(saved[i].text), "%.*s",
-			 (int)strcspn(from, "]\n"), from);
-	}
-	/* atexit() runs in reverse order, and rmap.h's handler makes the sizes manual. */
-	restorer = getpid();
-	atexit(restore);
-	save_system();
-}
-
 static void run_test(const struct test *test)
 {
 	const char *complaint;
@@ -997,14 +936,11 @@ static void run_test(const struct test *test)
 	pid_t pid;
 
 	memset(said, 0, sizeof(*said));
-	restore_thp();
-	write_file(THP "enabled", "madvise");
-	write_file(SYSFS "enabled", "1");
-	/* Undo "manual" of the sizes that restore_thp() wrote. */
-	write_file(SYSFS "max_kb", "64");
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	restore_settings();
+	write_text(THP "enabled", "madvise");
+	write_text(SYSFS "enabled", "1");
+	write_text(SYSFS "max_kb", "64");
+	pid = must_fork();
 	if (!pid) {
 		alarm(240);
 		test->run();
@@ -1016,30 +952,30 @@ static void run_test(const struct test *test)
 	complaint = kernel_complaint();
 	expect(!complaint, "the kernel said: %s", complaint);
 	if (said->skipped && !said->bad) {
-		tap_skip(said->why, "folio_order %s", test->name);
+		test_skip(said->why, "folio_order %s", test->name);
 		return;
 	}
-	tap_result(!said->bad, "folio_order %s: %d complaints", test->name, said->bad);
+	test_result(!said->bad, "folio_order %s: %d complaints", test->name, said->bad);
 	for (int i = 0; i < said->lines; i++)
-		printf("#   %s\n", said->line[i]);
+		ksft_print_msg("  %s\n", said->line[i]);
 }
 
 int main(int argc, char **argv)
 {
 	const char *only = argc > 2 ? argv[2] : NULL;
 
+	ksft_print_header();
 	if (access(SYSFS, R_OK))
-		tap_skip_all("this kernel has no folio_order");
+		ksft_exit_skip("this kernel has no folio_order\n");
 	if (geteuid())
-		tap_skip_all("root is needed");
-	said = mmap(NULL, sizeof(*said), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		    -1, 0);
-	if (said == MAP_FAILED)
-		die("mmap");
-	save();
+		ksft_exit_skip("root is needed\n");
+	said = map_shared(sizeof(*said));
+	save_setting(THP "enabled");
+	save_setting(SYSFS "enabled");
+	save_system();
 	watch_kernel_log();
-	for (unsigned int i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+	for (unsigned int i = 0; i < ARRAY_SIZE(tests); i++)
 		if (!only || !strcmp(only, tests[i].name))
 			run_test(&tests[i]);
-	return tap_end();
+	test_end();
 }

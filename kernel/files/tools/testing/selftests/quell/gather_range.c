@@ -13,21 +13,11 @@
  * Needs two CPUs. Every kernel must pass. With a switch each runs off and on, and
  * gather_range_flush must count ranges while it is on.
  */
-#define _GNU_SOURCE
-#include <setjmp.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
-#include <linux/userfaultfd.h>
+#include "pages.h"
+#include "system.h"
 
-#include "util.h"
-
-#define SWITCH		QUELL_SYSFS "gather_range/enabled"
 /* Several page tables: the first is done while the call goes on. */
 #define REGION		(8 * HUGE)
-#define HUGE		(2UL << 20)
-#define WORDS		(PAGE / 8)
 
 enum op { DONTNEED, UFFD, NR_OPS };
 
@@ -39,30 +29,13 @@ static int uffd = -1;
 /* Rounds: the large call begins; has returned. */
 static atomic_long begins, returned;
 static atomic_bool stop;
-static sigjmp_buf fault_jump;
-
-static void on_fault(int sig)
-{
-	(void)sig;
-	siglongjmp(fault_jump, 1);
-}
-
-static bool protect(volatile void *at, unsigned long bytes, bool on)
-{
-	struct uffdio_writeprotect wp = {
-		.range = { .start = (uintptr_t)at, .len = bytes },
-		.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
-	};
-
-	return !ioctl(uffd, UFFDIO_WRITEPROTECT, &wp);
-}
 
 static void change(unsigned long bytes)
 {
 	bool ok;
 
 	if (op == UFFD)
-		ok = protect(region, bytes, true);
+		ok = uffd_protect(uffd, region, bytes, true);
 	else
 		ok = !madvise((void *)region, bytes, MADV_DONTNEED);
 	if (!ok)
@@ -87,30 +60,35 @@ static void *large_thread(void *arg)
 
 static bool is_stale(long round)
 {
+	sigjmp_buf jump;
+
 	if (op == DONTNEED)
 		return region[0] != 0;
-	if (sigsetjmp(fault_jump, 1))
+	if (sigsetjmp(jump, 1)) {
+		fault_jump = NULL;
 		return false;
+	}
+	fault_jump = &jump;
 	region[0] = -round;
+	fault_jump = NULL;
 	return true;
 }
 
 static void run(enum op which, bool on, long rounds)
 {
 	long ranges = vm_counter("gather_range_flush"), stale = 0, beside = 0;
-	bool has_switch = !access(SWITCH, W_OK);
+	bool has_switch = get_switch("gather_range") >= 0;
 	pthread_t thread;
 
 	op = which;
 	if (has_switch)
-		write_file(SWITCH, on ? "1" : "0");
+		set_switch("gather_range", on);
 	atomic_store(&begins, 0);
 	atomic_store(&returned, 0);
 	atomic_store(&stop, false);
-	if (pthread_create(&thread, NULL, large_thread, NULL))
-		die("pthread_create");
+	start_thread(&thread, large_thread, NULL);
 	for (long round = 1; round <= rounds; round++) {
-		if (op == UFFD && !protect(region, REGION, false))
+		if (op == UFFD && !uffd_protect(uffd, region, REGION, false))
 			die("UFFDIO_WRITEPROTECT");
 		for (unsigned long i = 0; i < REGION / PAGE; i++)
 			region[i * WORDS] = round;
@@ -128,50 +106,38 @@ static void run(enum op which, bool on, long rounds)
 	pthread_join(thread, NULL);
 	ranges = vm_counter("gather_range_flush") - ranges;
 	if (has_switch)
-		write_file(SWITCH, "1");
-	tap_result(!stale && beside && (!has_switch || (on ? ranges > 0 : !ranges)),
-		   "overlapping %s, %s: %ld of %ld rounds beside, %ld stale, %ld ranges",
-		   op_names[op], on ? "on" : "off", beside, rounds, stale, ranges);
-}
-
-static bool open_uffd(void)
-{
-	struct uffdio_api api = {
-		.api = UFFD_API,
-		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,
-	};
-	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)region, .len = REGION },
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
-
-	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
-	return uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api) &&
-	       !ioctl(uffd, UFFDIO_REGISTER, &reg);
+		set_switch("gather_range", true);
+	test_result(!stale && beside && (!has_switch || (on ? ranges > 0 : !ranges)),
+		    "overlapping %s, %s: %ld of %ld rounds beside, %ld stale, %ld ranges",
+		    op_names[op], on ? "on" : "off", beside, rounds, stale, ranges);
 }
 
 int main(int argc, char **argv)
 {
-	struct sigaction fault = { .sa_handler = on_fault };
 	long rounds = 300;
 
 	/* The last argument: the runner passes a folder first. */
 	if (argc > 1 && atol(argv[argc - 1]) > 0)
 		rounds = atol(argv[argc - 1]);
+	ksft_print_header();
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		tap_skip_all("two CPUs are needed");
-	sigaction(SIGBUS, &fault, NULL);
+		ksft_exit_skip("two CPUs are needed\n");
+	catch_faults();
 	pin(0);
-	region = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (region == MAP_FAILED || madvise((void *)region, REGION, MADV_NOHUGEPAGE))
-		die("mmap");
+	region = map_private(REGION);
+	if (madvise((void *)region, REGION, MADV_NOHUGEPAGE))
+		die("MADV_NOHUGEPAGE");
 	for (int which = 0; which < NR_OPS; which++) {
-		if (which == UFFD && !open_uffd()) {
-			tap_skip("userfaultfd's write protection", "overlapping uffd");
-			continue;
+		if (which == UFFD) {
+			uffd = open_uffd(region, REGION, UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+					 UFFD_FEATURE_SIGBUS);
+			if (uffd < 0) {
+				test_skip("userfaultfd's write protection", "overlapping uffd");
+				continue;
+			}
 		}
-		for (int on = access(SWITCH, W_OK) ? 1 : 0; on <= 1; on++)
+		for (int on = get_switch("gather_range") < 0 ? 1 : 0; on <= 1; on++)
 			run(which, on, rounds);
 	}
-	return tap_end();
+	test_end();
 }

@@ -38,10 +38,6 @@
  *	CMA		R4: all pages of a CMA area are taken, deferred or mapped (cma= of more
  *			than half of the memory, CONFIG_CMA_DEBUGFS)
  */
-#define _GNU_SOURCE
-#include <setjmp.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <linux/magic.h>
 #include <sys/uio.h>
 #include <sys/ioctl.h>
@@ -52,7 +48,7 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
-#include "util.h"
+#include "luf_reader.h"
 
 #ifndef FICLONE
 #define FICLONE			_IOW(0x94, 9, int)
@@ -65,116 +61,29 @@
 #define MADV_GUARD_INSTALL	102
 #endif
 
-#define OLD	0x01d01d01d01d01d0UL
-#define NEW	0x4e3e4e3e4e3e4e3eUL
-#define POISON	0xdeaddeaddeaddeadUL
-/* Rounds after the flag. */
-#define LOOKS	2000
-#define REFILL	(32UL << 20)
-
-struct reader {
-	pthread_t thread;
-	volatile uint64_t *map;
-	atomic_bool hot;		/* every page was read */
-	atomic_bool changed;		/* old content is stale from now on */
-	atomic_bool stop;
-	atomic_ulong reads;
-	atomic_ulong stale;		/* old content after @changed */
-	atomic_ulong wrong;		/* neither old nor new content */
-};
-
 #define HELD	8
 
 static char path[4096], other_path[4096 + 8];
 static int rounds = 20;
 static bool read_only;
 static const char *only = "";
-static __thread sigjmp_buf *fault_jump;
 
 static bool wanted(const char *name)
 {
 	return !strncmp(name, only, strlen(only));
 }
 
-static void on_fault(int sig)
-{
-	if (fault_jump)
-		siglongjmp(*fault_jump, 1);
-	signal(sig, SIG_DFL);
-	raise(sig);
-}
-
-static void *read_all(void *arg)
-{
-	struct reader *r = arg;
-	volatile unsigned long looks = 0;
-	sigjmp_buf jump;
-
-	pin(1);
-	/* A fault is as good as new content. */
-	if (sigsetjmp(jump, 1)) {
-		fault_jump = NULL;
-		atomic_store(&r->stop, true);
-		return NULL;
-	}
-	fault_jump = &jump;
-
-	while (!atomic_load(&r->stop) && looks < LOOKS) {
-		for (int i = 0; i < PAGES; i++) {
-			bool changed = atomic_load(&r->changed);
-			uint64_t v = r->map[i * PAGE / 8];
-
-			if (v && !changing(v, OLD, NEW))
-				atomic_fetch_add(&r->wrong, 1);
-			else if (changed && v == OLD)
-				atomic_fetch_add(&r->stale, 1);
-		}
-		looks += atomic_load(&r->changed);
-		atomic_fetch_add(&r->reads, PAGES);
-		atomic_store(&r->hot, true);
-	}
-	fault_jump = NULL;
-	atomic_store(&r->stop, true);
-	return NULL;
-}
-
-static void start_reader(struct reader *r)
-{
-	if (pthread_create(&r->thread, NULL, read_all, r))
-		die("pthread_create");
-	while (!atomic_load(&r->hot))
-		;
-}
-
-static void put_new(int fd)
-{
-	uint64_t value = NEW;
-
-	for (int i = 0; i < PAGES; i++)
-		if (pwrite(fd, &value, sizeof(value), i * PAGE) != sizeof(value))
-			die("pwrite");
-}
-
 /* Changes between page-out and flag. */
 
 static void do_refill(struct reader *r)
 {
-	uint64_t *fill;
-
 	(void)r;
-	fill = mmap(NULL, REFILL, PROT_READ | PROT_WRITE,
-		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (fill == MAP_FAILED)
-		die("mmap");
-	for (unsigned long i = 0; i < REFILL / 8; i++)
-		fill[i] = POISON;
-	usleep(20000);
-	munmap(fill, REFILL);
+	poison_frames(0);
 }
 
 static void do_release(struct reader *r)
 {
-	write_file(QUELL_SYSFS "luf/drain", "1");
+	drain_luf();
 	do_refill(r);
 }
 
@@ -195,10 +104,8 @@ static void prepare_older(void)
 
 static void do_older(struct reader *r)
 {
-	int fd = open(other_path, O_RDWR);
+	int fd = must_open(other_path, O_RDWR);
 
-	if (fd < 0)
-		die(other_path);
 	close(fd);
 	do_release(r);
 }
@@ -252,15 +159,13 @@ static void do_reflink(struct reader *r)
 static void do_private(struct reader *r)
 {
 	for (int i = 0; i < PAGES; i++)
-		r->map[i * PAGE / 8] = NEW;
+		r->map[i * WORDS] = NEW;
 }
 
 static void do_remap(struct reader *r)
 {
-	int fd = open(other_path, O_RDONLY);
+	int fd = must_open(other_path, O_RDONLY);
 
-	if (fd < 0)
-		die(other_path);
 	if (mmap((void *)r->map, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) ==
 	    MAP_FAILED)
 		die("mmap");
@@ -349,41 +254,35 @@ static void run(const struct test *t)
 
 	if (!wanted(t->name) || (t->possible && !t->possible()))
 		return;
-	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	if (t->lot_pages)
-		write_file(LOT_PAGES, t->lot_pages);
+		write_text(LOT_PAGES, t->lot_pages);
 	/* The change flushes, not the time. */
 	hold_windows();
 
 	for (int i = 0; i < rounds; i++) {
-		struct reader r = { 0 };
+		struct reader r = { .zero_is_fine = true };
 
 		if (t->prepare)
 			t->prepare();
 		if (!read_only)
 			fill_file(path, OLD);
 		r.map = map_file(path, t->flags);
-		start_reader(&r);
+		reader_start(&r);
 		parked += pageout((void *)r.map, "luf_park");
 		t->change(&r);
-		if (t->old_is_fine) {
-			usleep(5000);
-			atomic_store(&r.stop, true);
-		}
-		atomic_store(&r.changed, true);
-		pthread_join(r.thread, NULL);
+		reader_look(&r, t->old_is_fine);
 		reads += atomic_load(&r.reads);
-		if (!t->old_is_fine)
-			stale += atomic_load(&r.stale);
+		stale += atomic_load(&r.stale);
 		wrong += atomic_load(&r.wrong);
 		munmap((void *)r.map, SIZE);
 	}
 	release_windows();
-	write_file(LOT_PAGES, lot_pages);
+	write_text(LOT_PAGES, lot_pages);
 	/* A busy folio may be missed. */
-	tap_result(!stale && !wrong && parked >= rounds * PAGES / 2,
-		   "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages parked",
-		   t->name, reads, stale, wrong, parked, rounds * (int)PAGES);
+	test_result(!stale && !wrong && parked >= rounds * PAGES / 2,
+		    "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages parked",
+		    t->name, reads, stale, wrong, parked, rounds * (int)PAGES);
 }
 
 /* --- Races ---------------------------------------------------------------- */
@@ -397,7 +296,7 @@ static atomic_ulong race_end;
 /* This CPU's folio batch is not on the LRU and would not be reclaimed. */
 static void put_on_lru(void)
 {
-	if (madvise((void *)(race_map + PAGE / 8), PAGE, MADV_COLD))
+	if (madvise((void *)(race_map + WORDS), PAGE, MADV_COLD))
 		die("MADV_COLD");
 }
 
@@ -409,7 +308,7 @@ static void *open_and_write(void *arg)
 		int fd;
 
 		/* The open would settle an older flush together with this one. */
-		write_file(QUELL_SYSFS "luf/drain", "1");
+		drain_luf();
 		put_on_lru();
 		(void)race_map[0];
 		atomic_store(&race_ready, i);
@@ -443,8 +342,7 @@ static void race_open(void)
 	fill_file(path, 0);
 	race_map = map_file(path, MAP_SHARED);
 	atomic_store(&race_end, RACES);
-	if (pthread_create(&writer, NULL, open_and_write, NULL))
-		die("pthread_create");
+	start_thread(&writer, open_and_write, NULL);
 	for (unsigned long i = 1; i <= atomic_load(&race_end); i++) {
 		while (atomic_load(&race_ready) != i)
 			;
@@ -465,9 +363,9 @@ static void race_open(void)
 	}
 	pthread_join(writer, NULL);
 	parked = vm_counter("luf_park") - parked;
-	tap_result(!stale && parked > 0,
-		   "luf_stale open race: %lu opens, %lu stale, %ld pages parked",
-		   atomic_load(&race_end), stale, parked);
+	test_result(!stale && parked > 0,
+		    "luf_stale open race: %lu opens, %lu stale, %ld pages parked",
+		    atomic_load(&race_end), stale, parked);
 	munmap((void *)race_map, SIZE);
 }
 
@@ -482,8 +380,7 @@ static void *park_and_drain(void *arg)
 	pin(second);
 	map = map_file(second ? other_path : path, MAP_SHARED);
 	for (int i = 0; i < rounds * 50; i++) {
-		for (unsigned long at = 0; at < SIZE; at += PAGE)
-			(void)*((volatile char *)map + at);
+		touch(map, SIZE);
 		if (madvise(map, SIZE, MADV_PAGEOUT) || write(fd, "1", 1) != 1)
 			die("drain");
 	}
@@ -500,14 +397,13 @@ static void race_drains(void)
 	pthread_t other;
 
 	fill_file(path, OLD);
-	if (pthread_create(&other, NULL, park_and_drain, &second[1]))
-		die("pthread_create");
+	start_thread(&other, park_and_drain, &second[1]);
 	park_and_drain(&second[0]);
 	pthread_join(other, NULL);
 	pin(0);
 	found = nr_violations() - before;
-	tap_result(!found, "luf_stale two drains: %d each, %ld violations",
-		   rounds * 50, found);
+	test_result(!found, "luf_stale two drains: %d each, %ld violations",
+		    rounds * 50, found);
 }
 
 static atomic_ulong drain_ready, drain_parked, drain_seen;
@@ -549,8 +445,7 @@ static void race_drain_open(void)
 	fill_file(path, 0);
 	race_map = map_file(path, MAP_SHARED);
 	atomic_store(&race_stale, 0);
-	if (pthread_create(&writer, NULL, write_beside_drain, NULL))
-		die("pthread_create");
+	start_thread(&writer, write_beside_drain, NULL);
 	for (unsigned long i = 1; i <= (unsigned long)rounds * 25; i++) {
 		while (atomic_load(&drain_ready) != i)
 			;
@@ -558,15 +453,15 @@ static void race_drain_open(void)
 		if (madvise((void *)race_map, PAGE, MADV_PAGEOUT))
 			die("MADV_PAGEOUT");
 		atomic_store(&drain_parked, i);
-		write_file(QUELL_SYSFS "luf/drain", "1");
+		drain_luf();
 		while (atomic_load(&drain_seen) != i)
 			;
 	}
 	pthread_join(writer, NULL);
 	parked = vm_counter("luf_park") - parked;
-	tap_result(!race_stale && parked > 0,
-		   "luf_stale drain race: %d opens, %lu stale, %ld pages parked",
-		   rounds * 25, race_stale, parked);
+	test_result(!race_stale && parked > 0,
+		    "luf_stale drain race: %d opens, %lu stale, %ld pages parked",
+		    rounds * 25, race_stale, parked);
 	munmap((void *)race_map, SIZE);
 }
 
@@ -578,24 +473,23 @@ static void drain_own(void)
 	long before = nr_violations(), released = vm_counter("luf_release_aged"), found;
 	char lot_pages[32];
 
-	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
-	write_file(LOT_PAGES, "1");
+	read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	write_text(LOT_PAGES, "1");
 	fill_file(path, OLD);
 	for (int i = 0; i < rounds * 5; i++) {
 		void *map = map_file(path, MAP_SHARED);
 
 		touch_on_other_cpu(map);
-		for (unsigned long at = 0; at < SIZE; at += PAGE)
-			(void)*((volatile char *)map + at);
+		touch(map, SIZE);
 		pageout(map, "luf_park");
 		munmap(map, SIZE);
 	}
-	write_file(LOT_PAGES, lot_pages);
+	write_text(LOT_PAGES, lot_pages);
 	found = nr_violations() - before;
 	released = vm_counter("luf_release_aged") - released;
-	tap_result(!found && released,
-		   "luf_stale own CPU: %ld pages released without an interrupt, %ld violations",
-		   released, found);
+	test_result(!found && released,
+		    "luf_stale own CPU: %ld pages released without an interrupt, %ld violations",
+		    released, found);
 }
 
 /*
@@ -610,13 +504,13 @@ static void keep_and_free(void)
 	fill_file(path, OLD);
 	for (int i = 0; i < rounds * 5; i++) {
 		struct iovec first = { .iov_len = HELD * PAGE };
-		struct reader r = { 0 };
+		struct reader r = { .zero_is_fine = true };
 		int ends[2];
 
 		r.map = map_file(path, MAP_SHARED);
 		first.iov_base = (void *)r.map;
-		start_reader(&r);
-		put_all_on_lru();
+		reader_start(&r);
+		drain_all_lru();
 		if (pipe(ends) || vmsplice(ends[1], &first, 1, 0) != HELD * PAGE)
 			die("vmsplice");
 		if (madvise((void *)r.map, HELD * PAGE, MADV_PAGEOUT))
@@ -624,18 +518,16 @@ static void keep_and_free(void)
 		close(ends[0]);
 		close(ends[1]);
 		/* Some pages are in folio batches. */
-		write_file("/proc/sys/vm/drop_caches", "1");
-		atomic_store(&r.stop, true);
-		atomic_store(&r.changed, true);
-		pthread_join(r.thread, NULL);
+		drain_all_lru();
+		reader_stop(&r);
 		wrong += atomic_load(&r.wrong);
 		munmap((void *)r.map, SIZE);
 	}
 	found = nr_violations() - before;
 	kept = vm_counter("luf_kept") - kept;
-	tap_result(!found && !wrong && kept,
-		   "luf_stale kept: %ld pages that stayed, %lu wrong, %ld violations",
-		   kept, wrong, found);
+	test_result(!found && !wrong && kept,
+		    "luf_stale kept: %ld pages that stayed, %lu wrong, %ld violations",
+		    kept, wrong, found);
 }
 
 static void try_to_park(const char *name, const char *file, bool writer,
@@ -648,8 +540,8 @@ static void try_to_park(const char *name, const char *file, bool writer,
 	/* A busy large folio is many pages: try again. */
 	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++)
 		parked += pageout_shared(map, "luf_park");
-	tap_result(expected ? parked >= PAGES / 2 : parked == 0,
-		   "luf_stale %s: %ld pages parked", name, parked);
+	test_result(expected ? parked >= PAGES / 2 : parked == 0,
+		    "luf_stale %s: %ld pages parked", name, parked);
 	munmap(map, SIZE);
 	if (fd >= 0)
 		close(fd);
@@ -686,16 +578,16 @@ static void fail_a_write(void)
 		return;
 	}
 	put_new(fd);
-	write_file(FAIL "verbose", "0");
-	write_file(FAIL "interval", "1");
-	write_file(FAIL "probability", "100");
+	write_text(FAIL "verbose", "0");
+	write_text(FAIL "interval", "1");
+	write_text(FAIL "probability", "100");
 	/* Data come first: the journal's write may not fail. */
-	write_file(FAIL "times", "1");
-	write_file(failing, "1");
+	write_text(FAIL "times", "1");
+	write_text(failing, "1");
 	failed = fsync(fd);
-	write_file(failing, "0");
+	write_text(failing, "0");
 	close(fd);
-	tap_result(failed, "luf_stale: a write fails");
+	test_result(failed, "luf_stale: a write fails");
 	try_to_park("after a failed write", path, false, false);
 	unlink(path);
 	fill_file(path, OLD);
@@ -704,10 +596,8 @@ static void fail_a_write(void)
 /* R3: f2fs aborts an atomic write without write access. */
 static void write_atomically(void)
 {
-	int fd = open(path, O_RDWR);
+	int fd = must_open(path, O_RDWR);
 
-	if (fd < 0)
-		die(path);
 	if (ioctl(fd, F2FS_IOC_START_ATOMIC_WRITE)) {
 		close(fd);
 		return;
@@ -727,34 +617,16 @@ static long park_again(volatile uint64_t *map)
 	long parked = 0;
 
 	for (int i = 0; i < 10 && parked < PAGES / 2; i++) {
-		for (unsigned long at = 0; at < SIZE / sizeof(*map); at += PAGE / sizeof(*map))
-			(void)map[at];
-		put_all_on_lru();
+		touch(map, SIZE);
+		drain_all_lru();
 		parked = pageout((void *)map, "luf_park");
 	}
 	return parked;
 }
 
-static long meminfo(const char *file, const char *name)
-{
-	FILE *f = fopen(file, "r");
-	char line[128], *at;
-	long value = -1;
-
-	if (!f)
-		die(file);
-	while (value < 0 && fgets(line, sizeof(line), f)) {
-		at = strstr(line, name);
-		if (at)
-			sscanf(at + strlen(name), ": %ld", &value);
-	}
-	fclose(f);
-	return value;
-}
-
 static unsigned long frame_of(const volatile void *address)
 {
-	return PM_PFN(pagemap_at(address));
+	return PAGEMAP_PFN(pagemap_at(address));
 }
 
 /* R4: frames that are taken offline are found though they are deferred. */
@@ -762,7 +634,7 @@ static void offline_parked(const char *how)
 {
 	unsigned long frames[8];
 	char offline[80];
-	struct reader r = { 0 };
+	struct reader r = { .zero_is_fine = true };
 	int fd, gone = 0, failed = 0;
 	char text[32];
 	long parked;
@@ -773,18 +645,17 @@ static void offline_parked(const char *how)
 	hold_windows();
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
-	start_reader(&r);
-	put_all_on_lru();
+	reader_start(&r);
+	drain_all_lru();
 	for (int i = 0; i < 8; i++)
-		frames[i] = frame_of(r.map + i * 8 * PAGE / 8);
+		frames[i] = frame_of(r.map + i * 8 * WORDS);
 	parked = pageout((void *)r.map, "luf_park");
 	/* It would fault the pages in again. */
-	atomic_store(&r.stop, true);
-	pthread_join(r.thread, NULL);
+	reader_stop(&r);
 	fd = open(offline, O_WRONLY);
 	/* A page that the reader faulted in before is still present. */
 	for (int i = 0; i < 8; i++)
-		gone += frame_of(r.map + i * 8 * PAGE / 8) != frames[i];
+		gone += frame_of(r.map + i * 8 * WORDS) != frames[i];
 	for (int i = 0; i < 8; i++) {
 		int len = snprintf(text, sizeof(text), "%#lx", frames[i] * PAGE);
 
@@ -793,9 +664,9 @@ static void offline_parked(const char *how)
 	close(fd);
 	munmap((void *)r.map, SIZE);
 	release_windows();
-	tap_result(parked >= PAGES / 2 && gone && !failed,
-		   "luf_stale offline, %s: %d of 8 frames were not found, %d were parked, of %ld",
-		   how, failed, gone, parked);
+	test_result(parked >= PAGES / 2 && gone && !failed,
+		    "luf_stale offline, %s: %d of 8 frames were not found, %d were parked, of %ld",
+		    how, failed, gone, parked);
 }
 
 #define LONG_PAGES	512UL
@@ -803,19 +674,18 @@ static void offline_parked(const char *how)
 /* R4: folios of a long reclaim list reach the deferred-free list before the list ends. */
 static void park_long_list(void)
 {
-	unsigned long at, bytes = LONG_PAGES * PAGE;
+	unsigned long bytes = LONG_PAGES * PAGE;
 	char lot_pages[32], name[sizeof(path) + 8];
-	struct reader r = { 0 };
+	struct reader r = { .zero_is_fine = true };
 	long parked = 0, drains = 0;
-	char *space, *map;
+	char *map;
 	bool ok = false;
 	int fd;
 
 	snprintf(name, sizeof(name), "%s.long", path);
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
-	space = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	map = (char *)(((uintptr_t)space + bytes - 1) / bytes * bytes);
-	if (fd < 0 || space == MAP_FAILED || posix_fallocate(fd, 0, bytes) || fsync(fd) ||
+	map = reserve(bytes, bytes);
+	if (fd < 0 || posix_fallocate(fd, 0, bytes) || fsync(fd) ||
 	    close(fd))
 		die(name);
 	fd = open(name, O_RDONLY);
@@ -825,32 +695,30 @@ static void park_long_list(void)
 	/* Single pages: no readahead. */
 	madvise(map, bytes, MADV_RANDOM);
 	r.map = (void *)map;
-	start_reader(&r);
+	reader_start(&r);
 
-	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	/* A reader's CPU that ran another task needs no flush. */
 	for (int tries = 0; tries < 10 && !ok; tries++) {
-		for (at = 0; at < bytes; at += PAGE)
-			(void)*(volatile char *)(map + at);
-		put_all_on_lru();
-		write_file(LOT_PAGES, "1");
+		touch(map, bytes);
+		drain_all_lru();
+		write_text(LOT_PAGES, "1");
 		parked = vm_counter("luf_park");
 		drains = vm_counter("luf_flush");
 		if (madvise(map, bytes, MADV_PAGEOUT))
 			die("MADV_PAGEOUT");
 		parked = vm_counter("luf_park") - parked;
 		drains = vm_counter("luf_flush") - drains;
-		write_file(LOT_PAGES, lot_pages);
+		write_text(LOT_PAGES, lot_pages);
 		/* One may need no flush. */
 		ok = parked >= 384 && drains >= parked / 128 - 1;
 	}
 
-	atomic_store(&r.stop, true);
-	pthread_join(r.thread, NULL);
-	munmap(space, 2 * bytes);
+	reader_stop(&r);
+	munmap(map, bytes);
 	unlink(name);
-	tap_result(ok, "luf_stale long list: %ld pages parked, %ld flushes as the lot was full",
-		   parked, drains);
+	test_result(ok, "luf_stale long list: %ld pages parked, %ld flushes as the lot was full",
+		    parked, drains);
 }
 
 /*
@@ -859,13 +727,13 @@ static void park_long_list(void)
 static void look_at_time(void)
 {
 	long parked, left, given, flushes, later;
-	struct reader r = { 0 };
+	struct reader r = { .zero_is_fine = true };
 	bool ok = false;
 
 	hold_windows();
 	fill_file(path, OLD);
 	r.map = map_file(path, MAP_SHARED);
-	start_reader(&r);
+	reader_start(&r);
 	/* Other parkers and drains (compaction) disturb: retry. */
 	for (int i = 0; i < 10 && !ok; i++) {
 		park_again(r.map);
@@ -874,21 +742,21 @@ static void look_at_time(void)
 		left = vm_pages("nr_luf_parked");
 		ok = parked >= PAGES / 2 && left >= parked;
 	}
-	tap_result(ok,
-		   "luf_stale accounting: %ld pages parked, %ld pages later",
-		   parked, left);
+	test_result(ok,
+		    "luf_stale accounting: %ld pages parked, %ld pages later",
+		    parked, left);
 
 	/* A new max_stale_ms gives back all that was deferred under the old one. */
-	write_file(STALE_MS, "100");
+	write_text(STALE_MS, "100");
 	park_again(r.map);
-	write_file(QUELL_SYSFS "luf/drain", "1");
+	drain_luf();
 	parked = park_again(r.map);
-	write_file(STALE_MS, "60000");
+	write_text(STALE_MS, "60000");
 	left = vm_pages("nr_luf_parked");
-	tap_result(parked && left * 4 < parked,
-		   "luf_stale new time: of %ld pages %ld are left", parked, left);
+	test_result(parked && left * 4 < parked,
+		    "luf_stale new time: of %ld pages %ld are left", parked, left);
 
-	write_file(STALE_MS, "100");
+	write_text(STALE_MS, "100");
 	given = luf_given_back();
 	/* The timer's vCPU may not run. */
 	left = 1;
@@ -898,9 +766,9 @@ static void look_at_time(void)
 		left = vm_pages("nr_luf_parked");
 	}
 	given = luf_given_back() - given;
-	tap_result(!left && given >= (long)PAGES / 2,
-		   "luf_stale bound: %ld pages left after the time, %ld given back",
-		   left, given);
+	test_result(!left && given >= (long)PAGES / 2,
+		    "luf_stale bound: %ld pages left after the time, %ld given back",
+		    left, given);
 
 	/* A late flush of the bound may fall into this. */
 	for (int i = 0; i < 5; i++) {
@@ -910,10 +778,9 @@ static void look_at_time(void)
 		if (flushes == later)
 			break;
 	}
-	atomic_store(&r.stop, true);
-	pthread_join(r.thread, NULL);
-	tap_result(flushes == later,
-		   "luf_stale idle: %ld flushes while nothing was owed", later - flushes);
+	reader_stop(&r);
+	test_result(flushes == later,
+		    "luf_stale idle: %ld flushes while nothing was owed", later - flushes);
 	munmap((void *)r.map, SIZE);
 	release_windows();
 }
@@ -921,8 +788,8 @@ static void look_at_time(void)
 /* In kB. */
 static long not_free_but_available(void)
 {
-	return meminfo("/proc/meminfo", "MemAvailable") -
-	       meminfo("/proc/meminfo", "MemFree");
+	return number_in("/proc/meminfo", "MemAvailable:") -
+	       number_in("/proc/meminfo", "MemFree:");
 }
 
 static void park_some(void *map)
@@ -947,12 +814,12 @@ static void look_at_available(void)
 		park_some(map);
 		parked = vm_pages("nr_luf_parked");
 		available = not_free_but_available();
-		write_file(QUELL_SYSFS "luf/drain", "1");
+		drain_luf();
 		available -= not_free_but_available();
 		right = parked >= PAGES / 2 && labs(available - parked * 4) < parked;
 	}
-	tap_result(right, "luf_stale available: %ld pages parked, %ld kB more available",
-		   parked, available);
+	test_result(right, "luf_stale available: %ld pages parked, %ld kB more available",
+		    parked, available);
 	munmap(map, SIZE);
 	release_windows();
 }
@@ -961,7 +828,7 @@ static void look_at_available(void)
 
 static void *map_swapped(void)
 {
-	void *map = map_anon(OLD);
+	void *map = map_filled(OLD);
 
 	if (madvise(map, SIZE, MADV_PAGEOUT))
 		die("MADV_PAGEOUT");
@@ -1016,7 +883,7 @@ static void come_back_in_window(void)
 	long found[NOT_YET + 1] = { 0 }, tried[NOT_YET + 1] = { 0 };
 
 	if (!make_ram_swap(4 * SIZE)) {
-		tap_skip("an empty " RAM_DISK, "luf_stale swap");
+		test_skip("an empty " RAM_DISK, "luf_stale swap");
 		return;
 	}
 	hold_windows();
@@ -1034,13 +901,13 @@ static void come_back_in_window(void)
 			tried[how]++;
 		}
 	release_windows();
-	tap_result(tried[BY_READ] && found[BY_READ] == tried[BY_READ],
-		   "luf_stale swap in: %ld flushes for %ld pages",
-		   found[BY_READ], tried[BY_READ]);
-	tap_result(tried[BY_SWAPOFF] && !found[BY_SWAPOFF] &&
-		   tried[NOT_YET] && found[NOT_YET] == tried[NOT_YET],
-		   "luf_stale swapoff: %ld of %ld times a flush was still owed after it, %ld of %ld without",
-		   found[BY_SWAPOFF], tried[BY_SWAPOFF], found[NOT_YET], tried[NOT_YET]);
+	test_result(tried[BY_READ] && found[BY_READ] == tried[BY_READ],
+		    "luf_stale swap in: %ld flushes for %ld pages",
+		    found[BY_READ], tried[BY_READ]);
+	test_result(tried[BY_SWAPOFF] && !found[BY_SWAPOFF] &&
+		    tried[NOT_YET] && found[NOT_YET] == tried[NOT_YET],
+		    "luf_stale swapoff: %ld of %ld times a flush was still owed after it, %ld of %ld without",
+		    found[BY_SWAPOFF], tried[BY_SWAPOFF], found[NOT_YET], tried[NOT_YET]);
 }
 
 /* --- A quota file ---------------------------------------------------------------- */
@@ -1076,7 +943,7 @@ static void switch_quota_on(void)
 	int fd, err;
 
 	if (!find_device(path, device, sizeof(device))) {
-		tap_skip("a disk", "luf_stale quota");
+		test_skip("a disk", "luf_stale quota");
 		return;
 	}
 	fill_file(path, 0);
@@ -1099,9 +966,9 @@ static void switch_quota_on(void)
 	companion_stop(&c);
 	if (!err)
 		quotactl(QCMD(Q_QUOTAOFF, USRQUOTA), device, 0, NULL);
-	tap_result(!err && parked >= PAGES / 2 && flushes == 1,
-		   "luf_stale quota: %ld pages parked, %ld flushes, error %d",
-		   parked, flushes, err);
+	test_result(!err && parked >= PAGES / 2 && flushes == 1,
+		    "luf_stale quota: %ld pages parked, %ld flushes, error %d",
+		    parked, flushes, err);
 	release_windows();
 	munmap(map, SIZE);
 	unlink(path);
@@ -1116,7 +983,7 @@ static unsigned long cma_number(const char *file)
 {
 	char text[32];
 
-	read_file(file, text, sizeof(text));
+	read_text(file, text, sizeof(text));
 	return strtoul(text, NULL, 0);
 }
 
@@ -1132,7 +999,7 @@ static bool take_area(unsigned long nr)
 	ok = write(fd, text, len) == len;
 	close(fd);
 	if (ok)
-		write_file(CMA "free", text);
+		write_text(CMA "free", text);
 	return ok;
 }
 
@@ -1158,7 +1025,7 @@ static void take_cma(bool park)
 
 	mount_debugfs();
 	if (access(CMA "alloc", W_OK)) {
-		tap_skip("cma= and CONFIG_CMA_DEBUGFS", "luf_stale CMA");
+		test_skip("cma= and CONFIG_CMA_DEBUGFS", "luf_stale CMA");
 		return;
 	}
 	start = cma_number(CMA "base_pfn");
@@ -1189,22 +1056,19 @@ static void take_cma(bool park)
 		busy += vm_counter("luf_park") == before;
 		parked += vm_counter("luf_park") - before;
 		munmap(map, SIZE);
-		write_file(QUELL_SYSFS "luf/drain", "1");
+		drain_luf();
 	}
 	release_windows();
-	tap_result(tried > busy && !failed && drains >= tried - busy &&
-		   parked >= tried * PAGES / 2 &&
-		   inside >= (unsigned long)tried * PAGES / 2,
-		   "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld parked, %ld drains",
-		   park ? "parked before" : "parked meanwhile", failed, tried, inside,
-		   parked, drains);
+	test_result(tried > busy && !failed && drains >= tried - busy &&
+		    parked >= tried * PAGES / 2 &&
+		    inside >= (unsigned long)tried * PAGES / 2,
+		    "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld parked, %ld drains",
+		    park ? "parked before" : "parked meanwhile", failed, tried, inside,
+		    parked, drains);
 }
 
 int main(int argc, char **argv)
 {
-	struct sigaction fault = { .sa_handler = on_fault };
-	char on[8];
-
 	if (argc < 2) {
 		fprintf(stderr, "usage: luf_stale DIR [ROUNDS [TEST]] | --make DIR\n");
 		return 2;
@@ -1218,14 +1082,10 @@ int main(int argc, char **argv)
 		rounds = atoi(argv[2]);
 	if (argc > 3)
 		only = argv[3];
-	if (access(QUELL_SYSFS "luf/enabled", R_OK))
-		tap_skip_all("this kernel has no lazy unmap flush");
-	read_file(QUELL_SYSFS "luf/enabled", on, sizeof(on));
-	if (on[0] != '1')
-		tap_skip_all("lazy unmap flush is switched off");
+	ksft_print_header();
+	need_luf();
 
-	sigaction(SIGBUS, &fault, NULL);
-	sigaction(SIGSEGV, &fault, NULL);
+	catch_faults();
 	snprintf(path, sizeof(path), "%s/luf_stale", argv[1]);
 	snprintf(other_path, sizeof(other_path), "%s.other", path);
 	pin(0);
@@ -1233,12 +1093,12 @@ int main(int argc, char **argv)
 		read_only = true;
 		run(&tests[0]);
 		run(&tests[1]);
-		return tap_end();
+		test_end();
 	}
 	fill_file(path, OLD);
 	fill_file(other_path, NEW);
 
-	for (unsigned long i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+	for (unsigned long i = 0; i < ARRAY_SIZE(tests); i++)
 		run(&tests[i]);
 
 	if (wanted("open race"))
@@ -1263,7 +1123,7 @@ int main(int argc, char **argv)
 	if (*only && wanted("CMA, parked meanwhile"))
 		take_cma(false);
 	if (*only)
-		return tap_end();
+		test_end();
 	fill_file(path, OLD);
 	try_to_park("open for reading", path, false, true);
 	try_to_park("open for writing", path, true, false);
@@ -1278,5 +1138,5 @@ int main(int argc, char **argv)
 	look_at_available();
 	unlink(path);
 	unlink(other_path);
-	return tap_end();
+	test_end();
 }

@@ -23,28 +23,20 @@
  *
  * A violation prints the round, the word and the legal states. The exit code is 1.
  */
-#define _GNU_SOURCE
 #include <limits.h>
 #include <linux/falloc.h>
 #include <linux/futex.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
 
-#include "util.h"
+#include "luf.h"
 
-#define LUF		QUELL_SYSFS "luf/"
 #define KERNEL_HALF	"/sys/module/luf_torture/parameters/"
 #define LEDGER		"/sys/module/luf_debug/parameters/violations"
 
-#define WORDS		(PAGE / 8)		/* of a page */
 #define NR_FILES	6
 #define BIG_FILE	100			/* IDs in words */
 #define ANON_FILE	200
@@ -53,18 +45,12 @@
 #define MAX_CPUS	64
 #define MAX_STATES	8			/* power of two */
 #define POISON		0xf4f4f4f4f4f4f4f4UL	/* HLT: execution is noticed */
-/* Looks of the readers after the change, and their time limit. */
-#define LOOKS		4
+/* Passes of the readers after the change, and their time limit. */
+#define PASSES		4
 #define PATIENCE	0.3
 #define STUCK		60.0
 /* Extra seconds on a busy host. */
 #define GRACE		60.0
-
-#ifndef MPOL_MF_MOVE_ALL
-#define MPOL_MF_MOVE_ALL	4
-#endif
-#define MPOL_PREFERRED		1
-#define MPOL_INTERLEAVE		3
 
 /* --- Content of words ---------------------------------------------------------- */
 
@@ -198,60 +184,14 @@ static double started;
 static __thread uint64_t random_state;
 static char doing[128];		/* the round, for reports */
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static unsigned int pick(unsigned int n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 16) % n;
+	return next_random(&random_state) % n;
 }
 
 static bool stopped(void)
 {
 	return atomic_load(&sh->stop);
-}
-
-/* CPU hotplug may have moved this thread, or removed the CPU. */
-static void pin_softly(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	sched_setaffinity(0, sizeof(set), &set);
-}
-
-static bool put(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY);
-	bool ok;
-
-	if (fd < 0)
-		return false;
-	ok = write(fd, text, strlen(text)) >= 0;
-	close(fd);
-	return ok;
-}
-
-static long get(const char *path)
-{
-	FILE *f = fopen(path, "r");
-	long value = -1;
-
-	if (!f)
-		return -1;
-	if (fscanf(f, "%ld", &value) != 1)
-		value = -1;
-	fclose(f);
-	return value;
 }
 
 static void violated(const char *what, const char *by, struct window *w,
@@ -413,7 +353,7 @@ static void *reader_thread(void *arg)
 		atomic_store(&r->job, number);
 		if (atomic_load(&job.number) == number) {
 			if (sched_getcpu() != r->cpu)
-				pin_softly(r->cpu);
+				try_pin(r->cpu);
 			look(r, number);
 		}
 		atomic_store(&r->job, 0);
@@ -708,13 +648,13 @@ static long do_op(const struct op *op)
 	case OP_RECLAIM:
 		/* It may find less than requested. */
 		for (unsigned int i = 0; i < 3; i++)
-			put(reclaim_path, "512K");
+			try_write(reclaim_path, "512K");
 		return 0;
 	case OP_COMPACT:
-		put("/proc/sys/vm/compact_memory", "1");
+		try_write("/proc/sys/vm/compact_memory", "1");
 		return 0;
 	case OP_DRAIN:
-		return put(LUF "drain", "1") ? 0 : -errno;
+		return try_write(LUF "drain", "1") ? 0 : -errno;
 	case OP_FILL:
 		return op_fill(op);
 	case OP_PIN:
@@ -733,8 +673,9 @@ static void helper(int fd)
 	/* Fast under pressure. Mappings of rounds are not locked. */
 	mlockall(MCL_CURRENT);
 	while (read(fd, &op, sizeof(op)) == sizeof(op)) {
+		/* CPU hotplug may have moved this process, or removed the CPU. */
 		if (sched_getcpu() != op.cpu)
-			pin_softly(op.cpu);
+			try_pin(op.cpu);
 		result = do_op(&op);
 		if (write(fd, &result, sizeof(result)) != sizeof(result))
 			break;
@@ -852,15 +793,15 @@ static bool do_fill(void)
 
 static bool do_toggle(void)
 {
-	put(LUF "enabled", "0");
+	try_write(LUF "enabled", "0");
 	fill(8);
-	put(LUF "enabled", "1");
+	try_write(LUF "enabled", "1");
 	return true;
 }
 
 static bool do_age(void)
 {
-	long ms = get(LUF "max_stale_ms");
+	long ms = number_in(LUF "max_stale_ms", "");
 
 	usleep((ms < 0 ? 20 : ms > 200 ? 200 : ms) * 1100);
 	return fill(8);
@@ -872,11 +813,11 @@ static bool do_stale_ms(void)
 
 	if (access(LUF "max_stale_ms", W_OK))
 		return false;
-	read_file(LUF "max_stale_ms", old, sizeof(old));
-	put(LUF "max_stale_ms", "2");
+	read_text(LUF "max_stale_ms", old, sizeof(old));
+	try_write(LUF "max_stale_ms", "2");
 	usleep(3000);
 	fill(8);
-	put(LUF "max_stale_ms", old);
+	try_write(LUF "max_stale_ms", old);
 	return true;
 }
 
@@ -1041,11 +982,9 @@ static bool do_make_writable(void)
 
 static void *map_file_at(void *at, unsigned int file, int fixed)
 {
-	int fd = open(files[file].path, O_RDONLY);
+	int fd = must_open(files[file].path, O_RDONLY);
 	void *map = MAP_FAILED;
 
-	if (fd < 0)
-		die(files[file].path);
 	map = mmap(at, job.pages * PAGE, PROT_READ, MAP_SHARED | fixed, fd, 0);
 	close(fd);
 	return map;
@@ -1326,7 +1265,7 @@ static const struct action {
 	{ .name = "zap", .kinds = OF_ANON, .weight = 4, .change = do_zap },
 };
 
-#define NR_ACTIONS	(sizeof(actions) / sizeof(actions[0]))
+#define NR_ACTIONS	ARRAY_SIZE(actions)
 
 /* How pages are taken from the readers. */
 static const struct method {
@@ -1345,7 +1284,7 @@ static const struct method {
 	{ "compacted", OF_FILE | OF_ANON, 1, OP_COMPACT, false, false },
 };
 
-#define NR_METHODS	(sizeof(methods) / sizeof(methods[0]))
+#define NR_METHODS	ARRAY_SIZE(methods)
 
 static bool action_on[NR_ACTIONS], background_on = true;
 
@@ -1436,9 +1375,7 @@ static bool set_up_file(void)
 	round_.file = pick(NR_FILES);
 	if (!prepare_file(round_.file))
 		return false;
-	fd = open(files[round_.file].path, O_RDONLY);
-	if (fd < 0)
-		die(files[round_.file].path);
+	fd = must_open(files[round_.file].path, O_RDONLY);
 	if (job.execute)
 		prot |= PROT_EXEC;
 	job.map = mmap(NULL, job.pages * PAGE, prot, flags, fd, 0);
@@ -1482,7 +1419,7 @@ static bool pick_places(int cpu, const struct action *a, const struct method *m,
 	int other = (cpu + 1 + pick(nr_cpus - 1)) % nr_cpus;
 	bool race = false;
 
-	pin_softly(cpu);
+	try_pin(cpu);
 	away->cpu = -1;
 	job.readers = 1UL << other;
 	switch (pick(8)) {
@@ -1537,7 +1474,7 @@ static bool act(const struct action *a, const struct method *m, struct op *away,
 		done = m->here ? here(away) : elsewhere(*away);
 		done = done && a->change();
 	}
-	return done && await_passes(LOOKS);
+	return done && await_passes(PASSES);
 }
 
 static void one_round(const char *lot_pages)
@@ -1564,13 +1501,13 @@ static void one_round(const char *lot_pages)
 		 job.execute ? ", executed" : "", job.write ? ", written" : "",
 		 race ? ", at the same time" : "", round_.alone ? ", on one CPU" : "");
 	if (a->lot_pages)
-		put(LOT_PAGES, a->lot_pages);
+		try_write(LOT_PAGES, a->lot_pages);
 	job_start();
 	if (!act(a, m, &away, race))
 		atomic_fetch_add(&sh->skipped, 1);
 	job_end();
 	if (a->lot_pages)
-		put(LOT_PAGES, lot_pages);
+		try_write(LOT_PAGES, lot_pages);
 	tear_down();
 	atomic_fetch_add(&sh->rounds, 1);
 	atomic_fetch_add(&sh->action_rounds[a - actions], 1);
@@ -1589,9 +1526,7 @@ static void torturer(uint64_t seed)
 		die("pidfd_open");
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
 		die("socketpair");
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (!pid) {
 		close(pair[0]);
 		helper(pair[1]);
@@ -1600,12 +1535,10 @@ static void torturer(uint64_t seed)
 	helper_fd = pair[0];
 	mlockall(MCL_CURRENT);
 
-	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
 	for (int cpu = 0; cpu < nr_cpus; cpu++) {
 		readers[cpu].cpu = cpu;
-		if (pthread_create(&readers[cpu].thread, NULL, reader_thread,
-				   &readers[cpu]))
-			die("pthread_create");
+		start_thread(&readers[cpu].thread, reader_thread, &readers[cpu]);
 	}
 	while (!stopped())
 		one_round(lot_pages);
@@ -1656,21 +1589,16 @@ static void *big_reader(void *arg)
 
 static void big_readers(void)
 {
-	int fd = open(big_path, O_RDONLY);
+	int fd = must_open(big_path, O_RDONLY);
 	pthread_t threads[2];
 	void *map;
 
-	if (fd < 0)
-		die(big_path);
-	map = mmap(NULL, big_chunks * SIZE, PROT_READ, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED)
-		die("mmap");
+	map = must_map(NULL, big_chunks * SIZE, PROT_READ, MAP_SHARED, fd);
 	close(fd);
 	atomic_store(&sh->big_map, (uintptr_t)map);
 	atomic_store(&sh->big_pid, getpid());
 	for (unsigned long i = 0; i < 2; i++)
-		if (pthread_create(&threads[i], NULL, big_reader, (void *)i))
-			die("pthread_create");
+		start_thread(&threads[i], big_reader, (void *)i);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	exit(0);
@@ -1679,12 +1607,10 @@ static void big_readers(void)
 static void write_chunk(unsigned int chunk, bool direct)
 {
 	unsigned int gen = atomic_fetch_add(&sh->big_gen, 1) + 1;
-	int fd = open(big_path, O_RDWR | (direct ? O_DIRECT : 0));
+	int fd = must_open(big_path, O_RDWR | (direct ? O_DIRECT : 0));
 	struct window *w = &sh->chunks[chunk];
 	long written;
 
-	if (fd < 0)
-		die(big_path);
 	fill_words(buffer, BIG_FILE, gen, chunk * CHUNK * WORDS, SIZE / 8);
 	may_change(w, content(BIG_FILE, gen));
 	written = pwrite(fd, buffer, SIZE, chunk * SIZE);
@@ -1718,21 +1644,6 @@ static void big_writer(void)
 	exit(0);
 }
 
-static long meminfo_kb(const char *name)
-{
-	FILE *f = fopen("/proc/meminfo", "r");
-	char line[128], key[64];
-	long value, found = 0;
-
-	if (!f)
-		return 0;
-	while (!found && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%63[^:]: %ld", key, &value) == 2 && !strcmp(key, name))
-			found = value;
-	fclose(f);
-	return found;
-}
-
 /* Nearly all memory, short of an OOM kill. */
 static void pressure(void)
 {
@@ -1740,10 +1651,10 @@ static void pressure(void)
 	long spare;
 	char *map;
 
-	if (!put("/proc/self/oom_score_adj", "1000"))
+	if (!try_write("/proc/self/oom_score_adj", "1000"))
 		die("/proc/self/oom_score_adj");
-	most = meminfo_kb("MemTotal") * 1024UL;
-	spare = meminfo_kb("MemTotal") / 6;
+	most = number_in("/proc/meminfo", "MemTotal:") * 1024UL;
+	spare = number_in("/proc/meminfo", "MemTotal:") / 6;
 	if (spare < 32 << 10)
 		spare = 32 << 10;
 	while (wait_for_background(50000)) {
@@ -1752,10 +1663,10 @@ static void pressure(void)
 		if (map == MAP_FAILED)
 			continue;
 		for (size = 0; size + step <= most; size += step) {
-			if (meminfo_kb("MemAvailable") < spare ||
+			if (number_in("/proc/meminfo", "MemAvailable:") < spare ||
 			    !atomic_load(&sh->background) || stopped())
 				break;
-			for (unsigned long i = 0; i < step; i += PAGE / 8)
+			for (unsigned long i = 0; i < step; i += WORDS)
 				*(uint64_t *)(map + size + i) = POISON;
 		}
 		munmap(map, most);
@@ -1770,10 +1681,10 @@ static void try_value(const char *path, const char *value)
 
 	if (access(path, W_OK))
 		return;
-	read_file(path, old, sizeof(old));
-	put(path, value);
+	read_text(path, old, sizeof(old));
+	try_write(path, value);
 	usleep(pick(30000));
-	put(path, old);
+	try_write(path, old);
 }
 
 static void knobs(void)
@@ -1792,10 +1703,10 @@ static void knobs(void)
 			try_value(LUF "enabled", "0");
 			break;
 		case 3:
-			put(LUF "drain", "1");
+			try_write(LUF "drain", "1");
 			break;
 		case 4:
-			put("/proc/sys/vm/compact_memory", "1");
+			try_write("/proc/sys/vm/compact_memory", "1");
 			break;
 		}
 		atomic_fetch_add(&sh->knobs, 1);
@@ -1815,10 +1726,8 @@ static unsigned int nr_processes;
 /* True in the new process. */
 static bool spawn(const char *name)
 {
-	pid_t pid = fork();
+	pid_t pid = must_fork();
 
-	if (pid < 0)
-		die("fork");
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		/* The torturer is first and finds the most. */
@@ -1871,7 +1780,7 @@ static bool stop_all(void)
 	for (unsigned int i = 0; i < nr_processes; i++) {
 		if (!processes[i].pid)
 			continue;
-		printf("# the process '%s' did not stop\n", processes[i].name);
+		ksft_print_msg("the process '%s' did not stop\n", processes[i].name);
 		kill(processes[i].pid, SIGKILL);
 	}
 	return all && clean;
@@ -1880,18 +1789,18 @@ static bool stop_all(void)
 static void print_state(const char *name, const struct state *s)
 {
 	if (s->content == CONTENT)
-		printf("#   %s: generation %u of file %u, %u pages cut out, %u pages (0: all)\n",
+		ksft_print_msg("  %s: generation %u of file %u, %u pages cut out, %u pages (0: all)\n",
 		       name, s->gen, s->file, s->shift, s->pages);
 	else
-		printf("#   %s: %s\n", name, s->content == ZERO ? "zeros" : "no access");
+		ksft_print_msg("  %s: %s\n", name, s->content == ZERO ? "zeros" : "no access");
 }
 
 static void print_violation(struct violation *v)
 {
 	uint64_t f = v->found;
 
-	printf("# VIOLATION: by user half after %.3f s: %s (%s)\n", v->when, v->by, v->what);
-	printf("#   word %lu at %p on CPU %d is %016lx", v->word, v->addr, v->cpu, f);
+	ksft_print_msg("VIOLATION: by user half after %.3f s: %s (%s)\n", v->when, v->by, v->what);
+	ksft_print_msg("  word %lu at %p on CPU %d is %016lx", v->word, v->addr, v->cpu, f);
 	if (f >> 56 == 0x4c)
 		printf(": generation %lu of file %lu, word %lu", f >> 24 & 0xffffff,
 		       f >> 48 & 0xff, f & 0xffffff);
@@ -1938,7 +1847,7 @@ static void make_files(void)
 		die(dir);
 	big_chunks = fs.f_bavail * fs.f_frsize / 2 / SIZE;
 	if (big_chunks < 4)
-		tap_skip_all("the file system is too small");
+		ksft_exit_skip("the file system is too small\n");
 	if (big_chunks > MAX_CHUNKS)
 		big_chunks = MAX_CHUNKS;
 
@@ -2029,7 +1938,7 @@ static bool nothing_done(long parked)
 
 static const char *watch(double seconds, unsigned long reads, long parked)
 {
-	long ledger = get(LEDGER), kernel = get(KERNEL_HALF "violations");
+	long ledger = number_in(LEDGER, ""), kernel = number_in(KERNEL_HALF "violations", "");
 	unsigned long rounds = 0, round_now;
 	double moved = now(), phase = now() + 0.5;
 	static char found[160];
@@ -2047,9 +1956,9 @@ static const char *watch(double seconds, unsigned long reads, long parked)
 			atomic_store(&sh->background, on);
 			phase = now() + (on ? 0.25 : 2.5);
 		}
-		if (get(LEDGER) > ledger)
+		if (number_in(LEDGER, "") > ledger)
 			return "ledger";
-		if (get(KERNEL_HALF "violations") > kernel)
+		if (number_in(KERNEL_HALF "violations", "") > kernel)
 			return "kernel half";
 		name = stopped() ? NULL : ended(&status);
 		if (name) {
@@ -2083,7 +1992,6 @@ int main(int argc, char **argv)
 	char *only = NULL;
 	const char *found;
 	double elapsed;
-	char on[8];
 
 	for (int i = 1; i < argc; i++) {
 		const char *option = argv[i];
@@ -2108,30 +2016,21 @@ int main(int argc, char **argv)
 	if (!seconds && !reads)
 		seconds = 15;
 	select_actions(only);
-	if (access(LUF "enabled", R_OK))
-		tap_skip_all("this kernel has no lazy unmap flush");
-	read_file(LUF "enabled", on, sizeof(on));
-	if (on[0] != '1')
-		tap_skip_all("lazy unmap flush is switched off");
+	ksft_print_header();
+	need_luf();
 	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	if (nr_cpus < 2)
-		tap_skip_all("two CPUs are needed");
+		ksft_exit_skip("two CPUs are needed\n");
 	if (nr_cpus > MAX_CPUS)
 		nr_cpus = MAX_CPUS;
 
-	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		  -1, 0);
-	if (sh == MAP_FAILED)
-		die("mmap");
-	buffer = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (buffer == MAP_FAILED)
-		die("mmap");
+	sh = map_shared(sizeof(*sh));
+	buffer = map_private(SIZE);
 	sigaction(SIGBUS, &fault, NULL);
 	sigaction(SIGSEGV, &fault, NULL);
 	sigaction(SIGILL, &fault, NULL);
 	sigaction(SIGTRAP, &fault, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!seed)
 		seed = (uint64_t)(now() * 1e9) | 1;
 	random_state = seed * 0x9e3779b97f4a7c15UL | 1;
@@ -2139,16 +2038,16 @@ int main(int argc, char **argv)
 	find_cgroup();
 	set_nodes(true);
 	make_files();
-	printf("# %d CPUs, %d nodes, seed %lu\n", nr_cpus, nr_nodes, seed);
+	ksft_print_msg("%d CPUs, %d nodes, seed %lu\n", nr_cpus, nr_nodes, seed);
 	if (!access(KERNEL_HALF "run", W_OK)) {
-		kernel_half = put(KERNEL_HALF "run", "1");
+		kernel_half = try_write(KERNEL_HALF "run", "1");
 		if (!kernel_half)
-			printf("# the kernel half did not start: %s\n", strerror(errno));
+			ksft_print_msg("the kernel half did not start: %s\n", strerror(errno));
 	}
 
 	parked = vm_counter("luf_park");
-	ledger = get(LEDGER);
-	kernel = get(KERNEL_HALF "violations");
+	ledger = number_in(LEDGER, "");
+	kernel = number_in(KERNEL_HALF "violations", "");
 	started = now();
 	if (spawn("torturer"))
 		torturer(random_state | 1);
@@ -2165,10 +2064,10 @@ int main(int argc, char **argv)
 	found = watch(seconds, reads, only ? -1 : parked);
 	elapsed = now() - started;
 	if (found)
-		printf("# VIOLATION: by %s after %.3f s\n", found, elapsed);
+		ksft_print_msg("VIOLATION: by %s after %.3f s\n", found, elapsed);
 	clean = stop_all();
 	if (kernel_half)
-		put(KERNEL_HALF "run", "0");
+		try_write(KERNEL_HALF "run", "0");
 	if (atomic_load(&sh->violation.complete))
 		print_violation(&sh->violation);
 	remove_files();
@@ -2176,27 +2075,27 @@ int main(int argc, char **argv)
 	sum = reads_so_far();
 	for (unsigned int i = 0; i < NR_ACTIONS; i++)
 		if (action_on[i])
-			printf("# %s: %lu rounds\n", actions[i].name,
+			ksft_print_msg("%s: %lu rounds\n", actions[i].name,
 			       atomic_load(&sh->action_rounds[i]));
-	printf("# in the background: %lu writes, %lu fills, %lu tunables\n",
+	ksft_print_msg("in the background: %lu writes, %lu fills, %lu tunables\n",
 	       atomic_load(&sh->big_writes), atomic_load(&sh->fills),
 	       atomic_load(&sh->knobs));
-	printf("# %lu reads checked in %.1f s, %.0f per second\n", sum, elapsed, sum / elapsed);
-	tap_result(!atomic_load(&sh->violation.claimed) && clean && !found && sum &&
-		   atomic_load(&sh->skipped) < atomic_load(&sh->rounds),
-		   "luf_torture reads: %lu checked in %lu rounds, %lu more could not be done",
-		   sum, atomic_load(&sh->rounds), atomic_load(&sh->skipped));
+	ksft_print_msg("%lu reads checked in %.1f s, %.0f per second\n", sum, elapsed, sum / elapsed);
+	test_result(!atomic_load(&sh->violation.claimed) && clean && !found && sum &&
+		    atomic_load(&sh->skipped) < atomic_load(&sh->rounds),
+		    "luf_torture reads: %lu checked in %lu rounds, %lu more could not be done",
+		    sum, atomic_load(&sh->rounds), atomic_load(&sh->skipped));
 	if (!only) {
 		parked = vm_counter("luf_park") - parked;
-		tap_result(parked > 0, "luf_torture lot: %ld pages parked", parked);
+		test_result(parked > 0, "luf_torture lot: %ld pages parked", parked);
 	}
 	if (kernel_half) {
-		kernel = get(KERNEL_HALF "violations");
-		tap_result(!kernel, "luf_torture kernel half: %ld violations", kernel);
+		kernel = number_in(KERNEL_HALF "violations", "");
+		test_result(!kernel, "luf_torture kernel half: %ld violations", kernel);
 	}
 	if (ledger >= 0) {
-		ledger = get(LEDGER) - ledger;
-		tap_result(!ledger, "luf_torture ledger: %ld violations", ledger);
+		ledger = number_in(LEDGER, "") - ledger;
+		test_result(!ledger, "luf_torture ledger: %ld violations", ledger);
 	}
-	return tap_end();
+	test_end();
 }

@@ -23,28 +23,16 @@
  *
  * The poison test loses a few pages of memory (CONFIG_MEMORY_FAILURE).
  */
-#define _GNU_SOURCE
 #include <linux/io_uring.h>
-#include <linux/userfaultfd.h>
-#include <setjmp.h>
-#include <stdatomic.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
 
-#include "util.h"
-#include "rmap.h"
+#include "pages.h"
+#include "system.h"
 
 #define MAX_PAGES	1024
 #define CASE_SECONDS	120
-#define WORDS		(PAGE / 8)
-
-#ifndef UFFD_FEATURE_WP_HUGETLBFS_SHMEM
-#define UFFD_FEATURE_WP_HUGETLBFS_SHMEM	0x1000
-#endif
-#ifndef UFFD_FEATURE_WP_ASYNC
-#define UFFD_FEATURE_WP_ASYNC	0x8000
-#endif
 
 /* --- Kinds of memory, and results ------------------------------------------ */
 
@@ -90,10 +78,7 @@ static unsigned int pattern_seed;
 
 static unsigned int pick(unsigned int n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 16) % n;
+	return next_random(&random_state) % n;
 }
 
 static void bad(const char *fmt, ...)
@@ -217,25 +202,17 @@ static bool in_pattern(const struct region *r, unsigned long i)
 	}
 }
 
-/* Aligned to 2 MB, with as much room behind. */
-static char *reserve(unsigned long bytes)
+/* With as much room behind. */
+static char *reserve_huge(unsigned long bytes)
 {
-	char *at = mmap(NULL, bytes + 2 * HUGE, PROT_NONE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (at == MAP_FAILED)
-		die("mmap");
-	return (char *)(((uintptr_t)at + HUGE - 1) & -HUGE);
+	return reserve(bytes + HUGE, HUGE);
 }
 
 static void make_file(struct region *r)
 {
 	unsigned long bytes = r->pages * PAGE;
-	char *from = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *from = map_private(bytes);
 
-	if (from == MAP_FAILED)
-		die("mmap");
 	snprintf(r->path, sizeof(r->path), "%s/rmap_batch", dir);
 	r->fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (r->fd < 0)
@@ -248,7 +225,7 @@ static void make_file(struct region *r)
 	if (write(r->fd, from, bytes) != (ssize_t)bytes || fsync(r->fd))
 		die(r->path);
 	munmap(from, bytes);
-	r->map = reserve(bytes);
+	r->map = reserve_huge(bytes);
 	if (mmap(r->map, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, r->fd,
 		 0) == MAP_FAILED)
 		die("mmap");
@@ -282,7 +259,7 @@ static void map_kind(struct region *r, const struct kind *kind)
 	if (kind->bit == DISK) {
 		make_file(r);
 	} else {
-		r->map = map ? map : reserve(r->pages * PAGE);
+		r->map = map ? map : reserve_huge(r->pages * PAGE);
 		if (mmap(r->map, r->pages * PAGE, PROT_READ | PROT_WRITE,
 			 (kind->bit == SHARED ? MAP_SHARED : MAP_PRIVATE) |
 			 MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
@@ -400,7 +377,7 @@ static void wait_for_writeback(const struct region *r, const uint64_t *entries)
 {
 	for (unsigned long i = 0, tries = 0; i < r->pages && tries < 500; i++)
 		while (entries[i] & PM_PRESENT && tries++ < 500 &&
-		       kpageflags_at(PM_PFN(entries[i])) & KPF_WRITEBACK)
+		       kpageflags_at(PAGEMAP_PFN(entries[i])) & KPF_WRITEBACK)
 			usleep(1000);
 }
 
@@ -432,7 +409,7 @@ static void lose(struct region *r, unsigned int act)
 		for (unsigned long i = 0; i < r->pages; i++)
 			if (before[i] & PM_PRESENT)
 				taken += !(after[i] & PM_PRESENT) ||
-					 PM_PFN(after[i]) != PM_PFN(before[i]);
+					 PAGEMAP_PFN(after[i]) != PAGEMAP_PFN(before[i]);
 		if (taken * 4 >= possible * 3)
 			break;
 	}
@@ -582,7 +559,7 @@ static void case_soft_dirty(struct region *r, unsigned int act)
 	uint64_t bits[MAX_PAGES];
 
 	for (unsigned int round = 0; round < 3; round++) {
-		write_file("/proc/self/clear_refs", "4");
+		clear_softdirty();
 		for (unsigned long i = 0; i < r->pages; i++)
 			if (in_pattern(r, (i + round) % r->pages))
 				put(r, i, 2 + round);
@@ -600,84 +577,57 @@ static void case_soft_dirty(struct region *r, unsigned int act)
 	}
 }
 
-static sigjmp_buf fault_jump;
-static volatile bool fault_expected;
-
-static void on_fault(int sig)
-{
-	if (fault_expected)
-		siglongjmp(fault_jump, 1);
-	signal(sig, SIG_DFL);
-	raise(sig);
-}
-
 /* False if the write faults. */
 static bool try_put(struct region *r, unsigned long i, uint32_t gen)
 {
-	if (sigsetjmp(fault_jump, 1)) {
-		fault_expected = false;
+	sigjmp_buf jump;
+
+	if (sigsetjmp(jump, 1)) {
+		fault_jump = NULL;
 		return false;
 	}
-	fault_expected = true;
+	fault_jump = &jump;
 	put(r, i, gen);
-	fault_expected = false;
+	fault_jump = NULL;
 	return true;
 }
 
 static bool try_touch(struct region *r, unsigned long i)
 {
-	if (sigsetjmp(fault_jump, 1)) {
-		fault_expected = false;
+	sigjmp_buf jump;
+
+	if (sigsetjmp(jump, 1)) {
+		fault_jump = NULL;
 		return false;
 	}
-	fault_expected = true;
+	fault_jump = &jump;
 	(void)*(volatile char *)r->at[i];
-	fault_expected = false;
+	fault_jump = NULL;
 	return true;
 }
 
-static int open_uffd(const struct region *r)
+static int watch_writes(struct region *r)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_SIGBUS };
-	struct uffdio_register area = {
-		.range.start = (unsigned long)r->map,
-		.range.len = r->pages * PAGE,
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	uint64_t features = UFFD_FEATURE_SIGBUS;
 
 	if (r->kind->bit == SHARED)
-		api.features |= UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+		features |= UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
 	if (r->kind->bit == DISK)
-		api.features = UFFD_FEATURE_WP_ASYNC;
-	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &area))
-		return -1;
-	return fd;
-}
-
-static void write_protect(int fd, const struct region *r, unsigned long i)
-{
-	struct uffdio_writeprotect protect = {
-		.range.start = (unsigned long)r->at[i],
-		.range.len = PAGE,
-		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
-	};
-
-	if (ioctl(fd, UFFDIO_WRITEPROTECT, &protect))
-		die("UFFDIO_WRITEPROTECT");
+		features = UFFD_FEATURE_WP_ASYNC;
+	return open_uffd(r->map, r->pages * PAGE, features);
 }
 
 static void case_uffd_wp(struct region *r, unsigned int act)
 {
 	uint64_t bits[MAX_PAGES], found;
-	int fd = open_uffd(r);
+	int fd = watch_writes(r);
 
 	if (fd < 0)
 		skip();
 	for (unsigned long i = 0; i < r->pages; i++) {
 		bits[i] = in_pattern(r, i) ? PM_UFFD_WP : 0;
-		if (bits[i])
-			write_protect(fd, r, i);
+		if (bits[i] && !uffd_protect(fd, r->at[i], PAGE, true))
+			die("UFFDIO_WRITEPROTECT");
 	}
 	compare_bits(r, bits, PM_UFFD_WP, "write-protected", "before");
 	for (unsigned int round = 0; round < 2; round++) {
@@ -785,15 +735,15 @@ static void write_exclusive(struct region *r, unsigned int act, uint32_t gen)
 
 		check(r, i, "before the write");
 		before = pagemap_at(r->at[i]);
-		flags = kpageflags_at(PM_PFN(before));
+		flags = kpageflags_at(PAGEMAP_PFN(before));
 		faults = minor_faults();
 		put(r, i, gen);
 		faults = minor_faults() - faults;
 		after = pagemap_at(r->at[i]);
-		reused = PM_PFN(before) == PM_PFN(after);
+		reused = PAGEMAP_PFN(before) == PAGEMAP_PFN(after);
 		if (!shared && !reused)
 			bad("page %lu was exclusive and has been copied", i);
-		if (shared && reused && flags & (KPF_HEAD | KPF_TAIL) &&
+		if (shared && reused && flags & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) &&
 		    (act == MIGRATE || flags & KPF_SWAPCACHE))
 			bad("page %lu was shared and has not been copied", i);
 		/* Migration must keep the PTE writable. */
@@ -825,12 +775,11 @@ static struct child share_pattern(struct region *r)
 
 static void case_exclusive_gone(struct region *r, unsigned int act)
 {
-	static const char reuse[] = QUELL_SYSFS "folio_order/enabled";
-	bool on = number_in(reuse, "") == 1;
+	bool on = get_switch("folio_order") == 1;
 
 	/* folio_order reuses folios without the exclusive bit. */
 	if (on)
-		write_file(reuse, "0");
+		set_switch("folio_order", false);
 	for (unsigned int round = 0; round < 2; round++) {
 		struct child c = share_pattern(r);
 
@@ -841,7 +790,7 @@ static void case_exclusive_gone(struct region *r, unsigned int act)
 		check_in_any_order(r, "after the writes");
 	}
 	if (on)
-		write_file(reuse, "1");
+		set_switch("folio_order", true);
 }
 
 static void case_exclusive_there(struct region *r, unsigned int act)
@@ -871,9 +820,7 @@ static void case_parts(struct region *r, unsigned int act)
 
 	if (pipe2(go, O_CLOEXEC) || pipe2(ready, O_CLOEXEC))
 		die("pipe2");
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (!pid) {
 		int before = results->bad;
 
@@ -926,7 +873,7 @@ static char *move_to(struct region *r, unsigned long i, unsigned long n, char *t
 /* Each folio's second half is elsewhere. */
 static void case_halves(struct region *r, unsigned int act)
 {
-	char *to = reserve(r->pages * PAGE) + PAGE;
+	char *to = reserve_huge(r->pages * PAGE) + PAGE;
 	unsigned int n = r->block;
 
 	for (unsigned long i = 0; i < r->pages; i += n)
@@ -944,7 +891,7 @@ static void case_halves(struct region *r, unsigned int act)
 /* A folio in two page tables, at an unaligned address. */
 static void case_crossing(struct region *r, unsigned int act)
 {
-	char *border = reserve(r->pages * PAGE + 2 * HUGE) + 2 * HUGE;
+	char *border = reserve_huge(r->pages * PAGE + 2 * HUGE) + 2 * HUGE;
 	unsigned long n = r->kind->kb / 4, before = r->pages / n / 2 * n + n / 2;
 
 	move_to(r, 0, r->pages, border - before * PAGE);
@@ -978,7 +925,7 @@ static void case_middle(struct region *r, unsigned int act)
 static void case_twice(struct region *r, unsigned int act)
 {
 	unsigned long bytes = r->pages * PAGE;
-	char *second = reserve(bytes + HUGE) + 3 * PAGE;
+	char *second = reserve_huge(bytes + HUGE) + 3 * PAGE;
 	uint64_t entries[MAX_PAGES];
 	unsigned long left = 0;
 
@@ -1153,7 +1100,7 @@ static void case_pinned(struct region *r, unsigned int act)
 		for (unsigned int k = 0; k < n; k++) {
 			unsigned long i = ((char *)pins[k].iov_base - r->map) / PAGE;
 
-			if (PM_PFN(pagemap_at(r->at[i])) != PM_PFN(before[i]))
+			if (PAGEMAP_PFN(pagemap_at(r->at[i])) != PAGEMAP_PFN(before[i]))
 				bad("page %lu is pinned, and another one is mapped", i);
 		}
 	}
@@ -1274,8 +1221,7 @@ static void case_lost_writes(struct region *r, unsigned int act)
 		*(volatile uint64_t *)(r->at[i] + 8) = 0;
 	memset(counted, 0, sizeof(counted));
 	atomic_store(&counting, true);
-	if (pthread_create(&thread, NULL, count_all, r))
-		die("pthread_create");
+	start_thread(&thread, count_all, r);
 	for (int i = 0; i < 12; i++) {
 		if (act == PAGEOUT)
 			pageout_runs(r);
@@ -1302,14 +1248,16 @@ static bool can_poison(void)
 
 static void poison(struct region *r, unsigned long i)
 {
-	if (sigsetjmp(fault_jump, 1)) {
-		fault_expected = false;
+	sigjmp_buf jump;
+
+	if (sigsetjmp(jump, 1)) {
+		fault_jump = NULL;
 		return;
 	}
 	/* SIGBUS now or later. */
-	fault_expected = true;
+	fault_jump = &jump;
 	madvise(r->at[i], PAGE, MADV_HWPOISON);
-	fault_expected = false;
+	fault_jump = NULL;
 }
 
 /*
@@ -1373,9 +1321,9 @@ static const struct property {
 	{ "dirty file", case_dirty_file, DISK, ANYHOW, true, false, false, NULL, NULL },
 	{ "young", case_young, MID | SHARED | DISK, ANYHOW, true, true, false, NULL, NULL },
 	{ "soft-dirty", case_soft_dirty, ALL_ANON, ANYHOW, true, true, true,
-	  can_soft_dirty, "CONFIG_MEM_SOFT_DIRTY" },
+	  softdirty_supported, "CONFIG_MEM_SOFT_DIRTY" },
 	{ "soft-dirty shared", case_soft_dirty, SHARED, MIGRATE, true, true, false,
-	  can_soft_dirty, "CONFIG_MEM_SOFT_DIRTY" },
+	  softdirty_supported, "CONFIG_MEM_SOFT_DIRTY" },
 	{ "uffd-wp", case_uffd_wp, ALL_ANON, ANYHOW, false, true, true, NULL,
 	  "CONFIG_USERFAULTFD" },
 	{ "uffd-wp shared", case_uffd_wp, SHARED, ANYHOW, false, true, false, NULL,
@@ -1410,7 +1358,7 @@ static const struct property {
 	  "CONFIG_MEMORY_FAILURE" },
 };
 
-#define PROPERTIES	((int)(sizeof(properties) / sizeof(properties[0])))
+#define PROPERTIES	((int)ARRAY_SIZE(properties))
 
 static enum swap main_swap;
 static long gone, there;	/* pages, in all cases */
@@ -1429,13 +1377,10 @@ static void run_case(const struct property *p, const struct kind *kind, unsigned
 	results->taken = 0;
 	results->possible = 0;
 	choose_thp(kind->kb);
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (!pid) {
 		alarm(CASE_SECONDS);
-		signal(SIGBUS, on_fault);
-		signal(SIGSEGV, on_fault);
+		catch_faults();
 		enter_cgroup();
 		populate(&r, kind);
 		p->run(&r, act);
@@ -1447,7 +1392,7 @@ static void run_case(const struct property *p, const struct kind *kind, unsigned
 	if (status)
 		bad("it ended with %#x", status);
 	if (p->most && !results->skipped && results->taken * 2 < results->possible)
-		printf("# %s, %s, %s, %s: only %ld of %ld pages went\n", p->name, kind->name,
+		ksft_print_msg("%s, %s, %s, %s: only %ld of %ld pages went\n", p->name, kind->name,
 		       act_names[act], pass, results->taken, results->possible);
 	gone += results->taken;
 	there += results->possible;
@@ -1456,10 +1401,10 @@ static void run_case(const struct property *p, const struct kind *kind, unsigned
 		bad("the kernel said: %s", said);
 	if (results->bad == before)
 		return;
-	printf("# %s, %s, %s, %s: %d complaints\n", p->name, kind->name, act_names[act], pass,
+	ksft_print_msg("%s, %s, %s, %s: %d complaints\n", p->name, kind->name, act_names[act], pass,
 	       results->bad - before);
 	for (int i = 0; i < results->lines; i++)
-		printf("#   %s\n", results->line[i]);
+		ksft_print_msg("  %s\n", results->line[i]);
 	results->lines = 0;
 }
 
@@ -1470,14 +1415,6 @@ static bool wanted_in_background(const struct kind *kind, unsigned int act)
 	       (act == PAGEOUT || kind->bit == MID);
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static void run_property(const struct property *p, int enabled, const char *pass)
 {
 	double started = now();
@@ -1486,13 +1423,13 @@ static void run_property(const struct property *p, int enabled, const char *pass
 	bool ok;
 
 	if (p->possible && !p->possible()) {
-		tap_skip(p->needs, "rmap_batch %s (%s)", p->name, pass);
+		test_skip(p->needs, "rmap_batch %s (%s)", p->name, pass);
 		return;
 	}
 	memset(results, 0, sizeof(*results));
 	gone = 0;
 	there = 0;
-	for (unsigned long k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
+	for (unsigned long k = 0; k < ARRAY_SIZE(kinds); k++)
 		for (unsigned int act = PAGEOUT; act <= MIGRATE; act <<= 1) {
 			if (!(p->kinds & kinds[k].bit && p->acts & act) ||
 			    (act == RECLAIM && !cgroup[0]) ||
@@ -1505,8 +1442,8 @@ static void run_property(const struct property *p, int enabled, const char *pass
 			cases++;
 		}
 	if (cases == skipped) {
-		tap_skip(p->needs ? p->needs : "large folios", "rmap_batch %s (%s)",
-			 p->name, pass);
+		test_skip(p->needs ? p->needs : "large folios", "rmap_batch %s (%s)",
+			  p->name, pass);
 		return;
 	}
 	batches = vm_counter("rmap_batch_runs") - batches;
@@ -1516,10 +1453,10 @@ static void run_property(const struct property *p, int enabled, const char *pass
 		ok &= batches > 0 && in_batches > batches;
 	if (enabled <= 0)
 		ok &= !batches && !in_batches;
-	tap_result(ok,
-		   "rmap_batch %s (%s): %d cases in %.1f s, %d complaints, %ld of %ld pages gone, %ld in %ld batches",
-		   p->name, pass, cases - skipped, now() - started, results->bad,
-		   gone, there, in_batches, batches);
+	test_result(ok,
+		    "rmap_batch %s (%s): %d cases in %.1f s, %d complaints, %ld of %ld pages gone, %ld in %ld batches",
+		    p->name, pass, cases - skipped, now() - started, results->bad,
+		    gone, there, in_batches, batches);
 }
 
 /* --- A pass: all tests, one switch setting, one swap device -------------- */
@@ -1529,13 +1466,13 @@ static void look_at_the_rest(const char *pass)
 {
 	const char *rest;
 
-	tap_result(swap_off_in_time(swap_now),
-		   "rmap_batch swap (%s): all entries are free at the end", pass);
+	test_result(swap_off_in_time(swap_now),
+		    "rmap_batch swap (%s): all entries are free at the end", pass);
 	if (!cgroup[0])
 		return;
 	rest = cgroup_rest();
-	tap_result(!rest[0], "rmap_batch memory cgroup (%s): left in it: %s", pass,
-		   rest[0] ? rest : "nothing");
+	test_result(!rest[0], "rmap_batch memory cgroup (%s): left in it: %s", pass,
+		    rest[0] ? rest : "nothing");
 }
 
 static void run_pass(int enabled, enum swap swap, const char *only)
@@ -1545,16 +1482,17 @@ static void run_pass(int enabled, enum swap swap, const char *only)
 	snprintf(pass, sizeof(pass), "%s, %s", enabled < 0 ? "stock" : enabled ? "on" : "off",
 		 swap_names[swap]);
 	if (!swap_on(swap)) {
-		tap_skip(swap == RAM ? "a free RAM disk of 32 MB" : "a loop device",
-			 "rmap_batch (%s)", pass);
+		test_skip(swap == RAM ? "a free RAM disk of 32 MB" : "a loop device",
+			  "rmap_batch (%s)", pass);
 		/* The loop device runs all tests. */
 		main_swap = LOOP;
 		return;
 	}
 	swap_now = swap;
-	switch_rmap_batch(enabled);
+	if (enabled >= 0)
+		set_switch("rmap_batch", enabled);
 	if (!make_cgroup("rmap_batch"))
-		printf("# no memory cgroup: nothing is tested with memory.reclaim\n");
+		ksft_print_msg("no memory cgroup: nothing is tested with memory.reclaim\n");
 	for (int i = 0; i < PROPERTIES; i++)
 		if ((!only || !strcmp(only, properties[i].name)) &&
 		    (swap == main_swap || properties[i].loop))
@@ -1574,23 +1512,21 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	dir = argv[1];
+	ksft_print_header();
 	if (geteuid())
-		tap_skip_all("root is needed");
+		ksft_exit_skip("root is needed\n");
 	if (!try_read(THP "hugepages-64kB/enabled", text, sizeof(text)))
-		tap_skip_all("this kernel has no large folios of several sizes");
+		ksft_exit_skip("this kernel has no large folios of several sizes\n");
 	if (!two_nodes())
-		printf("# one NUMA node: nothing is tested with migration\n");
-	results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (results == MAP_FAILED)
-		die("mmap");
+		ksft_print_msg("one NUMA node: nothing is tested with migration\n");
+	results = map_shared(sizeof(*results));
 	save_system();
 	watch_kernel_log();
 	/* No case pays for this program's page faults. */
 	mlockall(MCL_CURRENT);
 	munlockall();
 	random_state = 88172645463325252ULL;
-	enabled = rmap_batch_enabled();
+	enabled = get_switch("rmap_batch");
 	for (int i = 0; i < rounds; i++) {
 		for (int on = 1; on >= (enabled < 0 ? 1 : 0); on--) {
 			main_swap = RAM;
@@ -1601,5 +1537,5 @@ int main(int argc, char **argv)
 		}
 		random_state += 0x9e3779b97f4a7c15ULL;
 	}
-	return tap_end();
+	test_end();
 }

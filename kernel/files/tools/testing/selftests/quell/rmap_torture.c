@@ -25,18 +25,13 @@
  * cgroup may be left, and the kernel's log must be clean: wrong counters of an mm show
  * there.
  */
-#define _GNU_SOURCE
-#include <linux/userfaultfd.h>
-#include <setjmp.h>
-#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
-#include "util.h"
-#include "rmap.h"
+#include "pages.h"
+#include "system.h"
 
-#define WORDS		(PAGE / 8)
 #define MAX_WORKERS	8
 #define ARENAS		4
 #define UFFD_ARENA	2		/* never moves */
@@ -107,15 +102,7 @@ static uint32_t steps, generation;
 static int worker, depth, nr_children;
 static uint64_t random_state;
 static __thread volatile bool fault_expected;
-static __thread sigjmp_buf fault_jump;
-
-static uint64_t next_random(uint64_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state >> 11;
-}
+static __thread sigjmp_buf expected_jump;
 
 static unsigned int pick(unsigned int n)
 {
@@ -197,7 +184,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	if (fault_expected)
-		siglongjmp(fault_jump, 1);
+		siglongjmp(expected_jump, 1);
 	violated(-1, 0, "signal %d at %p, where none is expected", sig, info->si_addr);
 }
 
@@ -206,7 +193,7 @@ static bool try_put(char *at, int arena, unsigned int i, uint32_t gen)
 {
 	volatile uint64_t *words = (uint64_t *)at;
 
-	if (sigsetjmp(fault_jump, 1)) {
+	if (sigsetjmp(expected_jump, 1)) {
 		fault_expected = false;
 		return false;
 	}
@@ -222,7 +209,7 @@ static bool try_get(const char *at, uint64_t *found)
 {
 	const volatile uint64_t *words = (const uint64_t *)at;
 
-	if (sigsetjmp(fault_jump, 1)) {
+	if (sigsetjmp(expected_jump, 1)) {
 		fault_expected = false;
 		return false;
 	}
@@ -674,16 +661,11 @@ static void do_write_protect(int arena, unsigned int first, unsigned int n)
 	note(on ? "write protect" : "write unprotect", arena, first, n, 0);
 	for (unsigned int i = first; i < first + n && i < ARENA_PAGES; i++) {
 		struct page *p = page_of(arena, i);
-		struct uffdio_writeprotect range = {
-			.range.start = (unsigned long)p->at,
-			.range.len = PAGE,
-			.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
-		};
 
 		/* An empty page may have no entry to protect. */
 		if (!p->at || !p->gen || (on && pick(3) == 0))
 			continue;
-		if (ioctl(a->uffd, UFFDIO_WRITEPROTECT, &range)) {
+		if (!uffd_protect(a->uffd, p->at, PAGE, on)) {
 			if (errno == EAGAIN)
 				continue;
 			violated(arena, i, "UFFDIO_WRITEPROTECT: %s", strerror(errno));
@@ -940,17 +922,8 @@ static void *help(void *arg)
 static void make_arena(int arena)
 {
 	struct arena *a = &arenas[arena];
-	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_SIGBUS };
-	struct uffdio_register area = {
-		.range.len = ARENA_PAGES * PAGE,
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
-	char *at = mmap(NULL, ARENA_SLOTS * PAGE + HUGE, PROT_NONE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	if (at == MAP_FAILED)
-		die("mmap");
-	a->base = (char *)(((uintptr_t)at + HUGE - 1) & -HUGE);
+	a->base = reserve(ARENA_SLOTS * PAGE, HUGE);
 	a->uffd = -1;
 	while (!a->pages[0].at)
 		do_map(arena, 0, ARENA_PAGES);
@@ -958,13 +931,7 @@ static void make_arena(int arena)
 		return;
 	/* In large folios: registered memory gets small ones. */
 	do_write(arena, 0, ARENA_PAGES);
-	area.range.start = (unsigned long)a->pages[0].at;
-	a->uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-	if (a->uffd >= 0 && (ioctl(a->uffd, UFFDIO_API, &api) ||
-			     ioctl(a->uffd, UFFDIO_REGISTER, &area))) {
-		close(a->uffd);
-		a->uffd = -1;
-	}
+	a->uffd = open_uffd(a->pages[0].at, ARENA_PAGES * PAGE, UFFD_FEATURE_SIGBUS);
 }
 
 static void work(int number)
@@ -984,8 +951,7 @@ static void work(int number)
 	enter_cgroup();
 	for (int arena = 0; arena < ARENAS; arena++)
 		make_arena(arena);
-	if (pthread_create(&helper, NULL, help, (void *)(uintptr_t)(random_state | 1)))
-		die("pthread_create");
+	start_thread(&helper, help, (void *)(uintptr_t)(random_state | 1));
 	while (!stopped())
 		one_step();
 	pthread_join(helper, NULL);
@@ -1051,41 +1017,35 @@ static void check_file(void)
 	}
 	close(fd);
 	unlink(path);
-	tap_result(!wrong, "rmap_torture file: %d words are wrong on disk", wrong);
+	test_result(!wrong, "rmap_torture file: %d words are wrong on disk", wrong);
 }
 
 /* Folio sizes change, memory is reclaimed, and the switch moves. */
 static void control(double seconds)
 {
-	struct timespec pause = { .tv_nsec = 20000000 }, t;
-	int has_switch = rmap_batch_enabled();
+	struct timespec pause = { .tv_nsec = 20000000 };
+	bool has_switch = get_switch("rmap_batch") >= 0;
 	uint64_t random = seed * 2 + 1;
-	double now, end = 0;
+	double end = now() + seconds;
 	int off = 0;
 
-	while (!stopped()) {
+	while (!stopped() && now() < end) {
 		unsigned int r = next_random(&random) % 1024;
 
-		clock_gettime(CLOCK_MONOTONIC, &t);
-		now = t.tv_sec + t.tv_nsec / 1e9;
-		if (!end)
-			end = now + seconds;
-		if (now > end)
-			break;
 		if (r < 128)
 			choose_thp(((next_random(&random) & 0xff) * 16 | (r & 32 ? 64 : 0)) &
 				   (huge ? ~0 : 2047));
 		else if (r < 640 && cgroup[0])
 			reclaim_cgroup((1 + r % 256) * PAGE, r & 1);
 		/* Off for a moment. */
-		if (has_switch >= 0 && (off || r > 1010)) {
+		if (has_switch && (off || r > 1010)) {
 			off = !off;
-			switch_rmap_batch(!off);
+			set_switch("rmap_batch", !off);
 		}
 		nanosleep(&pause, NULL);
 	}
-	if (has_switch >= 0)
-		switch_rmap_batch(1);
+	if (has_switch)
+		set_switch("rmap_batch", true);
 }
 
 static void on_patience(int sig)
@@ -1124,7 +1084,7 @@ static void torture(double seconds)
 			waitpid(pids[i], &status, 0);
 		}
 		if (status)
-			printf("# worker %d ended with %#x\n", i, status);
+			ksft_print_msg("worker %d ended with %#x\n", i, status);
 		bad += !!status;
 	}
 	alarm(0);
@@ -1134,35 +1094,35 @@ static void torture(double seconds)
 	moved = vm_counter("pgmigrate_success") - moved;
 
 	if (atomic_load(&sh->violations)) {
-		printf("# VIOLATION, with --seed %llu:\n", (unsigned long long)seed);
+		ksft_print_msg("VIOLATION, with --seed %llu:\n", (unsigned long long)seed);
 		for (char *line = strtok(sh->report, "\n"); line; line = strtok(NULL, "\n"))
-			printf("# %s\n", line);
+			ksft_print_msg("%s\n", line);
 	}
-	printf("# %lu steps, %lu forks, %lu times taken away,", atomic_load(&sh->steps),
+	ksft_print_msg("%lu steps, %lu forks, %lu times taken away,", atomic_load(&sh->steps),
 	       atomic_load(&sh->forks), atomic_load(&sh->takes));
 	printf(" %ld pages swapped out, %ld moved, %ld in %ld batches\n", out, moved, in_batches,
 	       batches);
-	tap_result(!bad && !atomic_load(&sh->violations),
-		   "rmap_torture pages: %lu checked, %d violations", atomic_load(&sh->checks),
-		   atomic_load(&sh->violations));
-	if (saved_switch >= 0)
-		tap_result(in_batches > batches && batches > 0,
-			   "rmap_torture batches: %ld pages in %ld", in_batches, batches);
+	test_result(!bad && !atomic_load(&sh->violations),
+		    "rmap_torture pages: %lu checked, %d violations", atomic_load(&sh->checks),
+		    atomic_load(&sh->violations));
+	if (get_switch("rmap_batch") >= 0)
+		test_result(in_batches > batches && batches > 0,
+			    "rmap_torture batches: %ld pages in %ld", in_batches, batches);
 	check_file();
 	munmap(areas[MEMORY_AREA], SHARED_PAGES * PAGE);
 	for (int i = 0; i < SWAPS; i++)
-		if (swaps[i].path[0])
-			tap_result(swap_off_in_time(i),
-				   "rmap_torture swap (%s): all entries are free at the end",
-				   swap_names[i]);
+		if (swap_is_on(i))
+			test_result(swap_off_in_time(i),
+				    "rmap_torture swap (%s): all entries are free at the end",
+				    swap_names[i]);
 	if (cgroup[0]) {
 		const char *rest = cgroup_rest();
 
-		tap_result(!rest[0], "rmap_torture memory cgroup: left in it: %s",
-			   rest[0] ? rest : "nothing");
+		test_result(!rest[0], "rmap_torture memory cgroup: left in it: %s",
+			    rest[0] ? rest : "nothing");
 	}
 	said = kernel_complaint();
-	tap_result(!said, "rmap_torture kernel log: %s", said ? said : "no complaint");
+	test_result(!said, "rmap_torture kernel log: %s", said ? said : "no complaint");
 }
 
 int main(int argc, char **argv)
@@ -1187,15 +1147,14 @@ int main(int argc, char **argv)
 			"usage: rmap_torture DIR [--seconds N] [--seed N] [--workers N]\n");
 		return 2;
 	}
+	ksft_print_header();
 	if (geteuid())
-		tap_skip_all("root is needed");
+		ksft_exit_skip("root is needed\n");
 	if (!try_read(THP "hugepages-64kB/enabled", text, sizeof(text)))
-		tap_skip_all("this kernel has no large folios of several sizes");
+		ksft_exit_skip("this kernel has no large folios of several sizes\n");
 	/* Not charged to the cgroup. */
-	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
-		  MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	if (sh == MAP_FAILED)
-		die("mmap");
+	sh = must_map(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1);
 	pthread_rwlockattr_init(&shared);
 	pthread_rwlockattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
 	pthread_rwlock_init(&sh->moving, &shared);
@@ -1203,17 +1162,16 @@ int main(int argc, char **argv)
 	watch_kernel_log();
 	nodes = two_nodes();
 	huge = seed & 1;
-	soft_dirty = can_soft_dirty();
+	soft_dirty = softdirty_supported();
 	snprintf(path, sizeof(path), "%s/rmap_torture", argv[1]);
 	choose_thp(64 | 16);
 	for (int i = 0; i < SWAPS; i++)
 		if (!swap_on(i))
-			printf("# no swap: %s\n", swap_names[i]);
+			ksft_print_msg("no swap: %s\n", swap_names[i]);
 	make_cgroup("rmap_torture");
 	make_areas();
-	printf("# seed %llu, %d workers, %d nodes%s%s\n", (unsigned long long)seed, nr_workers,
+	ksft_print_msg("seed %llu, %d workers, %d nodes%s%s\n", (unsigned long long)seed, nr_workers,
 	       nodes + 1, soft_dirty ? ", soft-dirty" : "", cgroup[0] ? ", cgroup" : "");
-	fflush(stdout);
 	torture(seconds);
-	return tap_end();
+	test_end();
 }

@@ -20,23 +20,17 @@
  *			keeps paged-out pages, or forks, has other CPUs interrupted no more
  *			often than with Quell off; with and without reclaim of others' memory
  */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <ftw.h>
 #include <grp.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <time.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
-#include "util.h"
+#include "luf_reader.h"
 
-#define OLD		0x01d01d01d01d01d0UL
 #define SECRET		0x5ec3e75ec3e75ec3UL
 #define READER		65533
 #define WRITER		65532
@@ -68,10 +62,7 @@ static bool wanted(const char *name)
 
 static long now_us(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000L + t.tv_nsec / 1000;
+	return now() * 1e6;
 }
 
 static void become(unsigned int uid)
@@ -87,23 +78,13 @@ static pid_t start(unsigned int uid, int cpu, void (*work)(int which), int which
 {
 	pid_t pid;
 
-	fflush(stdout);
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (pid)
 		return pid;
 	pin(cpu);
 	become(uid);
 	work(which);
-	fflush(stdout);
 	_exit(0);
-}
-
-static void finish(pid_t pid)
-{
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
 }
 
 static void reset(void)
@@ -136,7 +117,7 @@ static void frames_of(pid_t pid, const volatile void *address, int pages, uint64
 		die(name);
 	close(fd);
 	for (int i = 0; i < pages; i++)
-		frames[i] = frames[i] >> 63 ? frames[i] & ((1UL << 55) - 1) : 0;
+		frames[i] = frames[i] & PM_PRESENT ? PAGEMAP_PFN(frames[i]) : 0;
 }
 
 static void page_out_of(pid_t pid, volatile void *address, unsigned long size)
@@ -159,8 +140,8 @@ static void *read_on(void *arg)
 	/* No system call: only interrupts and faults flush. */
 	while (!atomic_load(&sh->stop)) {
 		for (int i = 0; i < PAGES; i++) {
-			for (unsigned long at = 0; at < PAGE / 8; at += 73) {
-				uint64_t v = sh->map[i * PAGE / 8 + at];
+			for (unsigned long at = 0; at < WORDS; at += 73) {
+				uint64_t v = sh->map[i * WORDS + at];
 
 				if (v == SECRET)
 					atomic_fetch_add(&sh->secrets, 1);
@@ -168,7 +149,7 @@ static void *read_on(void *arg)
 					atomic_fetch_add(&sh->wrong, 1);
 			}
 		}
-		atomic_fetch_add(&sh->reads, PAGES * (PAGE / 8 / 73 + 1));
+		atomic_fetch_add(&sh->reads, PAGES * (WORDS / 73 + 1));
 		atomic_fetch_add(&sh->passes[cpu], 1);
 	}
 	return NULL;
@@ -184,17 +165,10 @@ static void reader(int unused)
 		usleep(1000);
 	sh->map = map_file(path, MAP_SHARED);
 	for (long cpu = 1; cpu < nr_cpus; cpu++)
-		if (pthread_create(&threads[cpu], NULL, read_on, (void *)cpu))
-			die("pthread_create");
+		start_thread(&threads[cpu], read_on, (void *)cpu);
 	atomic_store(&sh->ready, 1);
 	for (int cpu = 1; cpu < nr_cpus; cpu++)
 		pthread_join(threads[cpu], NULL);
-}
-
-/* Pages in other CPUs' folio batches cannot be reclaimed. */
-static void drain_lru(void)
-{
-	write_file("/proc/sys/vm/drop_caches", "1");
 }
 
 static void wait_hot(void)
@@ -228,10 +202,7 @@ static int reuse(const uint64_t *frames)
 	int reused = 0;
 	pid_t pid;
 
-	writer_map = mmap(NULL, FILL, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (writer_map == MAP_FAILED)
-		die("mmap");
+	writer_map = map_private(FILL);
 	/* Single pages, freed last and used first. */
 	madvise(writer_map, FILL, MADV_NOHUGEPAGE);
 	pid = start(WRITER, 0, writer, 0);
@@ -244,7 +215,7 @@ static int reuse(const uint64_t *frames)
 				break;
 			}
 	usleep(5000);
-	finish(pid);
+	kill_and_wait(pid);
 	munmap(writer_map, FILL);
 	atomic_store(&sh->ready, 1);
 	return reused;
@@ -280,23 +251,23 @@ static void test_secrets(const char *name, void (*take)(pid_t pid), const char *
 	reset();
 	fill_file(path, OLD);
 	/* The file's pages are charged to the next reader. */
-	drain_lru();
+	drain_all_lru();
 	pid = start(READER, 1, reader, 0);
 	if (cgroup) {
 		snprintf(text, sizeof(text), "%d", pid);
-		write_file(cgroup, text);
+		write_text(cgroup, text);
 	}
 	atomic_store(&sh->go, true);
 	wait_ready(1);
 	parked = vm_counter("luf_park");
 	for (int i = 0; i < rounds; i++) {
 		wait_hot();
-		drain_lru();
+		drain_all_lru();
 		wait_hot();
 		frames_of(pid, sh->map, PAGES, frames);
 		take(pid);
 		/* Root frees the frames for the next user. */
-		write_file(QUELL_SYSFS "luf/drain", "1");
+		drain_luf();
 		reused += reuse(frames);
 	}
 	parked = vm_counter("luf_park") - parked;
@@ -305,9 +276,9 @@ static void test_secrets(const char *name, void (*take)(pid_t pid), const char *
 	seen = atomic_load(&sh->secrets);
 	wrong = atomic_load(&sh->wrong);
 	reads = atomic_load(&sh->reads);
-	tap_result(!seen && !wrong && parked >= rounds * least && reused >= rounds,
-		   "security secrets %s: %lu words read, %lu of them secrets, %lu wrong, %ld pages parked, %ld frames written by another user",
-		   name, reads, seen, wrong, parked, reused);
+	test_result(!seen && !wrong && parked >= rounds * least && reused >= rounds,
+		    "security secrets %s: %lu words read, %lu of them secrets, %lu wrong, %ld pages parked, %ld frames written by another user",
+		    name, reads, seen, wrong, parked, reused);
 }
 
 static bool have_cgroup(void)
@@ -332,12 +303,8 @@ static volatile char *map_park_file(int which)
 	int fd;
 
 	snprintf(name, sizeof(name), "%s.%d", path, which);
-	fd = open(name, O_RDONLY);
-	if (fd < 0)
-		die(name);
-	map = mmap(NULL, PARK_PAGES * PAGE, PROT_READ, MAP_SHARED, fd, 0);
-	if (map == MAP_FAILED)
-		die("mmap");
+	fd = must_open(name, O_RDONLY);
+	map = must_map(NULL, PARK_PAGES * PAGE, PROT_READ, MAP_SHARED, fd);
 	close(fd);
 	return map;
 }
@@ -350,11 +317,9 @@ static void parker(int which)
 	atomic_fetch_add(&sh->ready, 1);
 	/* Two CPUs: a purely local flush is never deferred. */
 	for (int cpu = which; !atomic_load(&sh->stop); cpu++) {
-		for (unsigned long at = 0; at < size; at += PAGE)
-			(void)map[at];
+		touch(map, size);
 		pin(cpu % nr_cpus);
-		for (unsigned long at = 0; at < size; at += PAGE)
-			(void)map[at];
+		touch(map, size);
 		madvise((void *)map, size, MADV_PAGEOUT);
 		atomic_fetch_add(&sh->loops, 1);
 	}
@@ -425,8 +390,8 @@ static void test_bound(void)
 
 	reset();
 	make_park_files();
-	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
-	write_file(LOT_PAGES, "256");
+	read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	write_text(LOT_PAGES, "256");
 	/* The limit alone gives pages back. */
 	hold_windows();
 	parked = vm_counter("luf_park");
@@ -446,13 +411,13 @@ static void test_bound(void)
 	for (int i = 0; i < PARKERS; i++)
 		waitpid(pids[i], NULL, 0);
 	parked = vm_counter("luf_park") - parked;
-	write_file(LOT_PAGES, lot_pages);
+	write_text(LOT_PAGES, lot_pages);
 	release_windows();
 	unlink_park_files();
 	slack = PARKERS * LIST_PAGES + nr_cpus * 64;
-	tap_result(most <= limit * nr_nodes() + slack && parked > 10 * limit,
-		   "security bound: %d users parked %ld pages, at most %ld at once in %ld looks; the limit is %ld",
-		   PARKERS, parked, most, samples, limit);
+	test_result(most <= limit * nr_nodes() + slack && parked > 10 * limit,
+		    "security bound: %d users parked %ld pages, at most %ld at once in %ld looks; the limit is %ld",
+		    PARKERS, parked, most, samples, limit);
 }
 
 /* --- memory --------------------------------------------------------------------- */
@@ -460,11 +425,9 @@ static void test_bound(void)
 /* Returns the longest wait for a page. */
 static long take_memory(unsigned long size)
 {
-	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *map = map_private(size);
 	long worst = 0;
 
-	if (map == MAP_FAILED)
-		die("mmap");
 	for (unsigned long at = 0; at < size; at += PAGE) {
 		long before = now_us(), took;
 
@@ -488,21 +451,6 @@ static void hog(int unused)
 	pause();
 }
 
-static long meminfo_kb(const char *name)
-{
-	FILE *f = fopen("/proc/meminfo", "r");
-	char line[128], key[64];
-	long value, found = -1;
-
-	if (!f)
-		die("/proc/meminfo");
-	while (found < 0 && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%63[^:]: %ld", key, &value) == 2 && !strcmp(key, name))
-			found = value;
-	fclose(f);
-	return found;
-}
-
 /* Up to half of @limit. */
 static void park_some(long limit)
 {
@@ -514,8 +462,7 @@ static void park_some(long limit)
 		/* Two CPUs, as above. */
 		for (int cpu = 1; cpu >= 0; cpu--) {
 			pin(cpu);
-			for (unsigned long at = 0; at < size; at += PAGE)
-				(void)map[at];
+			touch(map, size);
 		}
 		if (madvise((void *)map, limit / 2 * PAGE < size ? limit / 2 * PAGE : size,
 			    MADV_PAGEOUT))
@@ -533,17 +480,17 @@ static void test_memory(void)
 	pid_t pid;
 
 	reset();
-	read_file("/proc/sys/vm/min_free_kbytes", reserve_kb, sizeof(reserve_kb));
+	read_text("/proc/sys/vm/min_free_kbytes", reserve_kb, sizeof(reserve_kb));
 	/* Large with several nodes. */
 	reserve = atol(reserve_kb) << 10;
 	/* kswapd must sleep until pages are deferred. */
-	taken = (meminfo_kb("MemFree") << 10) - reserve * 3 / 2 - (32UL << 20);
+	taken = (number_in("/proc/meminfo", "MemFree:") << 10) - reserve * 3 / 2 - (32UL << 20);
 	atomic_store(&sh->size, taken);
 	pid = start(WRITER, 0, hog, 0);
 	wait_ready(1);
 	make_park_files();
-	read_file(LOT_PAGES, lot_pages, sizeof(lot_pages));
-	write_file(LOT_PAGES, "16384");
+	read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	write_text(LOT_PAGES, "16384");
 	/* Only an allocation gives them back. */
 	hold_windows();
 	park_some(limit);
@@ -553,7 +500,7 @@ static void test_memory(void)
 	 * All that is free or deferred, and some page cache. At once: time gives pages back
 	 * in 20 s.
 	 */
-	atomic_store(&sh->size, (meminfo_kb("MemFree") << 10) - reserve + parked * PAGE +
+	atomic_store(&sh->size, (number_in("/proc/meminfo", "MemFree:") << 10) - reserve + parked * PAGE +
 				(4UL << 20));
 	taken += atomic_load(&sh->size);
 	atomic_store(&sh->go, true);
@@ -567,14 +514,14 @@ static void test_memory(void)
 		usleep(10000);
 	left = vm_counter("nr_luf_parked");
 	kills = vm_counter("oom_kill") - kills;
-	finish(pid);
-	write_file(LOT_PAGES, lot_pages);
+	kill_and_wait(pid);
+	write_text(LOT_PAGES, lot_pages);
 	release_windows();
 	unlink_park_files();
-	tap_result(got && !kills && parked >= limit / 4 && left < parked / 2 &&
-		   atomic_load(&sh->worst_us) < 10000000,
-		   "security memory: %lu MB taken with %ld of %ld pages parked, %ld left, %ld processes killed, no page took longer than %ld us",
-		   taken >> 20, parked, limit, left, kills, atomic_load(&sh->worst_us));
+	test_result(got && !kills && parked >= limit / 4 && left < parked / 2 &&
+		    atomic_load(&sh->worst_us) < 10000000,
+		    "security memory: %lu MB taken with %ld of %ld pages parked, %ld left, %ld processes killed, no page took longer than %ld us",
+		    taken >> 20, parked, limit, left, kills, atomic_load(&sh->worst_us));
 }
 
 /* --- zeroes ----------------------------------------------------------------------- */
@@ -586,13 +533,11 @@ static void fill_in_order(int unused)
 	uint64_t *map;
 
 	(void)unused;
-	map = mmap(NULL, FILL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (map == MAP_FAILED)
-		die("mmap");
-	for (unsigned long i = 0; i < words; i += PAGE / 8)
+	map = map_private(FILL);
+	for (unsigned long i = 0; i < words; i += WORDS)
 		map[i] = 1;
 	for (unsigned long i = 0; i < words; i++)
-		found += i % (PAGE / 8) && map[i];
+		found += i % (WORDS) && map[i];
 	atomic_fetch_add(&sh->wrong, found);
 	atomic_fetch_add(&sh->reads, words);
 }
@@ -604,26 +549,23 @@ static void test_zeroes(void)
 	char was[64];
 	long large;
 
-	if (access(QUELL_SYSFS "folio_order/enabled", R_OK) || access(thp, W_OK)) {
-		tap_skip("CONFIG_QUELL_FOLIO_ORDER", "security zeroes");
+	if (get_switch("folio_order") < 0 || access(thp, W_OK)) {
+		test_skip("CONFIG_QUELL_FOLIO_ORDER", "security zeroes");
 		return;
 	}
 	reset();
-	read_file(thp, was, sizeof(was));
+	read_text(thp, was, sizeof(was));
 	/* Never is the default of small machines. */
-	write_file(thp, "madvise");
+	write_text(thp, "madvise");
 	large = vm_counter("folio_order_alloc");
 	for (int i = 0; i < rounds; i++) {
 		pid_t pid;
 
-		writer_map = mmap(NULL, FILL, PROT_READ | PROT_WRITE,
-				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (writer_map == MAP_FAILED)
-			die("mmap");
+		writer_map = map_private(FILL);
 		atomic_store(&sh->ready, 0);
 		pid = start(WRITER, 0, writer, 0);
 		wait_ready(2);
-		finish(pid);
+		kill_and_wait(pid);
 		munmap(writer_map, FILL);
 		pid = start(READER, 0, fill_in_order, 0);
 		waitpid(pid, NULL, 0);
@@ -634,12 +576,12 @@ static void test_zeroes(void)
 
 		snprintf(marked, sizeof(marked), "[%s]", sizes[i]);
 		if (strstr(was, marked))
-			write_file(thp, sizes[i]);
+			write_text(thp, sizes[i]);
 	}
-	tap_result(!atomic_load(&sh->wrong) && large > 0 &&
-		   atomic_load(&sh->reads) == rounds * FILL / 8,
-		   "security zeroes: %lu words looked at, %lu of them not zero, %ld large folios",
-		   atomic_load(&sh->reads), atomic_load(&sh->wrong), large);
+	test_result(!atomic_load(&sh->wrong) && large > 0 &&
+		    atomic_load(&sh->reads) == rounds * FILL / 8,
+		    "security zeroes: %lu words looked at, %lu of them not zero, %ld large folios",
+		    atomic_load(&sh->reads), atomic_load(&sh->wrong), large);
 }
 
 /* --- permissions ---------------------------------------------------------------- */
@@ -648,7 +590,7 @@ static int nr_files, nr_wrong;
 
 static void complain(const char *name, const char *what)
 {
-	printf("# %s: %s\n", name, what);
+	ksft_print_msg("%s: %s\n", name, what);
 	nr_wrong++;
 }
 
@@ -671,7 +613,7 @@ static const char * const parameters[] = {
 /* Exit code: files that a user can open for writing. */
 static int can_write;
 
-static int try_write(const char *name, const struct stat *st, int type, struct FTW *at)
+static int try_open(const char *name, const struct stat *st, int type, struct FTW *at)
 {
 	int fd;
 
@@ -691,9 +633,9 @@ static void try_all(int own_namespace)
 {
 	if (own_namespace && unshare(CLONE_NEWUSER))
 		_exit(99);
-	nftw("/sys/kernel/mm/quell", try_write, 8, FTW_PHYS);
-	for (unsigned long i = 0; i < sizeof(parameters) / sizeof(*parameters); i++)
-		nftw(parameters[i], try_write, 8, FTW_PHYS);
+	nftw("/sys/kernel/mm/quell", try_open, 8, FTW_PHYS);
+	for (unsigned long i = 0; i < ARRAY_SIZE(parameters); i++)
+		nftw(parameters[i], try_open, 8, FTW_PHYS);
 	/* These cannot even be looked up. */
 	can_write += !access("/sys/kernel/debug/.", X_OK);
 	can_write += !access("/sys/kernel/tracing/events/luf", F_OK);
@@ -724,9 +666,9 @@ static int look_for_ours(const char *name, const struct stat *st, int type, stru
 	/* Results of unit tests. */
 	if (strstr(name, "/kunit/"))
 		return 0;
-	for (unsigned long i = 0; i < sizeof(words) / sizeof(*words); i++)
+	for (unsigned long i = 0; i < ARRAY_SIZE(words); i++)
 		if (!strncmp(base, words[i], strlen(words[i]))) {
-			printf("# %s\n", name);
+			ksft_print_msg("%s\n", name);
 			nr_debugfs++;
 		}
 	return 0;
@@ -769,23 +711,23 @@ static void test_permissions(void)
 	nr_wrong = 0;
 	nftw("/sys/kernel/mm/quell", only_root_writes, 8, FTW_PHYS);
 	/* Debug kernels only. */
-	for (unsigned long i = 0; nr_files && i < sizeof(parameters) / sizeof(*parameters); i++)
+	for (unsigned long i = 0; nr_files && i < ARRAY_SIZE(parameters); i++)
 		nftw(parameters[i], only_root_writes, 8, FTW_PHYS);
-	tap_result(nr_files && !nr_wrong,
-		   "security permissions switches: %d files, %d wrong", nr_files, nr_wrong);
+	test_result(nr_files && !nr_wrong,
+		    "security permissions switches: %d files, %d wrong", nr_files, nr_wrong);
 
 	by_user = tried_by_user(false);
 	in_namespace = tried_by_user(true);
-	tap_result(!by_user, "security permissions user: %d of them writable", by_user);
+	test_result(!by_user, "security permissions user: %d of them writable", by_user);
 	if (in_namespace == 99)
-		tap_skip("CONFIG_USER_NS", "security permissions user namespace");
+		test_skip("CONFIG_USER_NS", "security permissions user namespace");
 	else
-		tap_result(!in_namespace,
-			   "security permissions user namespace: %d of them writable",
-			   in_namespace);
+		test_result(!in_namespace,
+			    "security permissions user namespace: %d of them writable",
+			    in_namespace);
 
 	nftw("/sys/kernel/debug", look_for_ours, 16, FTW_PHYS | FTW_MOUNT);
-	tap_result(!nr_debugfs, "security permissions debugfs: %d files of Quell's", nr_debugfs);
+	test_result(!nr_debugfs, "security permissions debugfs: %d files of Quell's", nr_debugfs);
 
 	nr_files = 0;
 	nr_wrong = 0;
@@ -794,8 +736,8 @@ static void test_permissions(void)
 	nftw("/sys/kernel/tracing/events/luf", check_format, 8, FTW_PHYS);
 	nftw("/sys/kernel/tracing/events/early_ack", check_format, 8, FTW_PHYS);
 	nftw("/sys/kernel/tracing/events/writeout_batch", check_format, 8, FTW_PHYS);
-	tap_result(nr_files && !nr_wrong,
-		   "security permissions tracepoints: %d formats, %d wrong", nr_files, nr_wrong);
+	test_result(nr_files && !nr_wrong,
+		    "security permissions tracepoints: %d formats, %d wrong", nr_files, nr_wrong);
 }
 
 /* --- flood ------------------------------------------------------------------------ */
@@ -835,8 +777,7 @@ static void *touch_on_one(void *arg)
 
 	pin(1);
 	while (!atomic_load(&sh->stop))
-		for (unsigned long at = 0; at < SIZE; at += PAGE)
-			(void)map[at];
+		touch(map, SIZE);
 	return NULL;
 }
 
@@ -848,8 +789,7 @@ static void open_for_write(int unused)
 
 	(void)unused;
 	map = map_file(path, MAP_SHARED);
-	if (pthread_create(&thread, NULL, touch_on_one, map))
-		die("pthread_create");
+	start_thread(&thread, touch_on_one, map);
 	for (unsigned long i = 0; attack_again(i); i++) {
 		int fd;
 
@@ -857,9 +797,7 @@ static void open_for_write(int unused)
 			(void)*(volatile char *)(map + at);
 		if (madvise(map + i % PAGES * PAGE, PAGE, MADV_PAGEOUT))
 			die("MADV_PAGEOUT");
-		fd = open(path, O_WRONLY);
-		if (fd < 0)
-			die(path);
+		fd = must_open(path, O_WRONLY);
 		close(fd);
 		atomic_fetch_add(&sh->loops, 1);
 	}
@@ -908,9 +846,7 @@ static void fork_much(int unused)
 		pid_t pid;
 
 		memset(map, i, size);
-		pid = fork();
-		if (pid < 0)
-			die("fork");
+		pid = must_fork();
 		if (!pid)
 			_exit(0);
 		waitpid(pid, NULL, 0);
@@ -928,24 +864,20 @@ static void victim(int unused)
 	sh->map = map_file(victim_path, MAP_SHARED);
 	/* Not the attacker's CPUs. */
 	for (long cpu = 2; cpu < 4; cpu++)
-		if (pthread_create(&threads[cpu], NULL, read_on, (void *)cpu))
-			die("pthread_create");
+		start_thread(&threads[cpu], read_on, (void *)cpu);
 	atomic_store(&sh->ready, 1);
 	pause();
 }
 
-static void all_switches(const char *value)
+static void all_switches(bool on)
 {
 	static const char * const names[] = {
 		"luf", "rmap_batch", "early_ack", "folio_order", "writeout_batch", "gather_range",
 	};
-	char file[128];
 
-	for (unsigned long i = 0; i < sizeof(names) / sizeof(*names); i++) {
-		snprintf(file, sizeof(file), QUELL_SYSFS "%s/enabled", names[i]);
-		if (!access(file, W_OK))
-			write_file(file, value);
-	}
+	for (unsigned long i = 0; i < ARRAY_SIZE(names); i++)
+		if (get_switch(names[i]) >= 0)
+			set_switch(names[i], on);
 }
 
 struct flood {
@@ -983,7 +915,7 @@ static struct flood attack(void (*work)(int), bool reclaim, const char *counter)
 	found.interrupts = shootdowns_of(2) + shootdowns_of(3) - found.interrupts;
 	found.asked = counter ? vm_counter(counter) - found.asked : 0;
 	found.loops = atomic_load(&sh->loops);
-	finish(them);
+	kill_and_wait(them);
 	unlink(victim_path);
 	return found;
 }
@@ -1005,25 +937,23 @@ static void test_flood(const char *name, void (*work)(int), bool reclaim, const 
 		double on_each, off_each;
 
 		on = attack(work, reclaim, counter);
-		all_switches("0");
+		all_switches(false);
 		off = attack(work, reclaim, NULL);
-		all_switches("1");
+		all_switches(true);
 		on_each = (double)on.interrupts / (reclaim ? on.page_outs : 1);
 		off_each = (double)off.interrupts / (reclaim ? off.page_outs : 1);
 		ok = on.loops >= LOOPS && off.loops >= LOOPS &&
 		     (!counter || on.asked >= (long)LOOPS / 8) &&
 		     on_each <= off_each + (reclaim ? 0.5 : 10);
 	}
-	tap_result(ok,
-		   "security flood %s: %lu loops, %ld flushes asked for, %ld interrupts of others' CPUs, %ld with Quell off; %ld and %ld page-outs of theirs",
-		   name, on.loops, on.asked, on.interrupts, off.interrupts, on.page_outs,
-		   off.page_outs);
+	test_result(ok,
+		    "security flood %s: %lu loops, %ld flushes asked for, %ld interrupts of others' CPUs, %ld with Quell off; %ld and %ld page-outs of theirs",
+		    name, on.loops, on.asked, on.interrupts, off.interrupts, on.page_outs,
+		    off.page_outs);
 }
 
 int main(int argc, char **argv)
 {
-	char on[8];
-
 	if (argc < 2) {
 		fprintf(stderr, "usage: security DIR [ROUNDS [TEST]]\n");
 		return 2;
@@ -1032,21 +962,16 @@ int main(int argc, char **argv)
 		rounds = atoi(argv[2]);
 	if (argc > 3)
 		only = argv[3];
-	if (access(QUELL_SYSFS "luf/enabled", R_OK))
-		tap_skip_all("this kernel has no lazy unmap flush");
-	read_file(QUELL_SYSFS "luf/enabled", on, sizeof(on));
-	if (on[0] != '1')
-		tap_skip_all("lazy unmap flush is switched off");
+	ksft_print_header();
+	need_luf();
 	if (geteuid())
-		tap_skip_all("only root can be somebody else");
+		ksft_exit_skip("only root can be somebody else\n");
 	nr_cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	if (nr_cpus < 2)
-		tap_skip_all("two CPUs are needed");
+		ksft_exit_skip("two CPUs are needed\n");
 	if (nr_cpus > MAX_CPUS)
 		nr_cpus = MAX_CPUS;
-	sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (sh == MAP_FAILED)
-		die("mmap");
+	sh = map_shared(sizeof(*sh));
 	/* Other users must reach their files. */
 	snprintf(path, sizeof(path), "%s/security", argv[1]);
 	if (mkdir(path, 0755) && errno != EEXIST)
@@ -1064,7 +989,7 @@ int main(int argc, char **argv)
 		if (have_cgroup())
 			test_secrets("memory.reclaim", by_cgroup, CGROUP "/cgroup.procs", 1);
 		else
-			tap_skip("cgroup v2 with memory", "security secrets memory.reclaim");
+			test_skip("cgroup v2 with memory", "security secrets memory.reclaim");
 		rmdir(CGROUP);
 	}
 	if (wanted("bound"))
@@ -1077,7 +1002,7 @@ int main(int argc, char **argv)
 		test_permissions();
 	if (wanted("flood")) {
 		if (nr_cpus < 4) {
-			tap_skip("four CPUs", "security flood");
+			test_skip("four CPUs", "security flood");
 		} else {
 			test_flood("opens", open_for_write, false, "luf_write");
 			test_flood("pages kept", keep_pages, false, "luf_kept");
@@ -1087,5 +1012,5 @@ int main(int argc, char **argv)
 		}
 	}
 	unlink(path);
-	return tap_end();
+	test_end();
 }

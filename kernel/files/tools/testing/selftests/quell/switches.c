@@ -8,53 +8,29 @@
  * DIR is on a file system that lazy unmap flush supports (ext4). Needs root, and all
  * mechanisms on, as by default or with quell=on.
  */
-#define _GNU_SOURCE
-#include "util.h"
+#include "pages.h"
+#include "system.h"
 
 static const char * const names[] = {
 	"unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack",
 	"folio_order", "writeout_batch", "gather_range",
 };
 
-#define NAMES	((int)(sizeof(names) / sizeof(names[0])))
-
 static char file[4096];
 
 /* Packages leave out the switches of Linux's own mechanisms. */
 static bool has_switch(const char *name)
 {
-	char path[128];
-
-	snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", name);
-	return !access(path, F_OK);
-}
-
-static void set_switch(const char *name, const char *value)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", name);
-	write_file(path, value);
-}
-
-static int get_switch(const char *name)
-{
-	char path[128], text[8];
-
-	snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", name);
-	read_file(path, text, sizeof(text));
-	return atoi(text);
+	return get_switch(name) >= 0;
 }
 
 /* Pages cached by two CPUs. Returns the rise of @counter. */
 static long try_pageout(const char *counter)
 {
 	void *map = map_file(file, MAP_SHARED);
-	volatile uint64_t *words = map;
 	long rise;
 
-	for (int i = 0; i < PAGES; i++)
-		(void)words[i * PAGE / 8];
+	touch(map, SIZE);
 	rise = pageout_shared(map, counter);
 	munmap(map, SIZE);
 	return rise;
@@ -75,12 +51,9 @@ static void *spin(void *arg)
 static bool zap_works(void)
 {
 	size_t size = 8UL << 20;
-	char *map = mmap(NULL, size, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *map = map_private(size);
 	bool right = true;
 
-	if (map == MAP_FAILED)
-		die("mmap");
 	madvise(map, size, MADV_HUGEPAGE);
 	memset(map, 1, size);
 	/* Split the huge pages' mapping, so that there are PTEs to batch. */
@@ -118,86 +91,86 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: switches DIR\n");
 		return 2;
 	}
+	ksft_print_header();
 	if (access(QUELL_SYSFS, R_OK))
-		tap_skip_all("this is no Quell kernel");
+		ksft_exit_skip("this is no Quell kernel\n");
 	snprintf(file, sizeof(file), "%s/switches", argv[1]);
 	fill_file(file, 1);
 	pin(0);
 
-	for (int i = 0; i < NAMES; i++) {
+	for (int i = 0; i < (int)ARRAY_SIZE(names); i++) {
 		bool ok;
 
 		if (!has_switch(names[i])) {
-			tap_skip("an option", "switches %s", names[i]);
+			test_skip("an option", "switches %s", names[i]);
 			continue;
 		}
 		ok = get_switch(names[i]) == 1;
-		set_switch(names[i], "0");
+		set_switch(names[i], false);
 		ok &= get_switch(names[i]) == 0;
-		set_switch(names[i], "0");
-		set_switch(names[i], "1");
+		set_switch(names[i], false);
+		set_switch(names[i], true);
 		ok &= get_switch(names[i]) == 1;
-		tap_result(ok, "switches %s: on, off, on", names[i]);
+		test_result(ok, "switches %s: on, off, on", names[i]);
 	}
 
 	wrong = open(QUELL_SYSFS "luf/enabled", O_WRONLY);
-	tap_result(wrong >= 0 && write(wrong, "maybe", 5) < 0 && errno == EINVAL,
-		   "switches refuse what is neither 0 nor 1");
+	test_result(wrong >= 0 && write(wrong, "maybe", 5) < 0 && errno == EINVAL,
+		    "switches refuse what is neither 0 nor 1");
 	close(wrong);
 
-	if (pthread_create(&thread, NULL, spin, NULL))
-		die("pthread_create");
+	start_thread(&thread, spin, NULL);
 	usleep(20000);
 
 	{
 		long on = try_pageout("luf_park"), off;
 
-		set_switch("luf", "0");
+		set_switch("luf", false);
 		off = try_pageout("luf_park");
-		tap_result(on >= PAGES / 2 && off == 0,
-			   "switches luf: %ld pages parked when on, %ld when off",
-			   on, off);
-		tap_result(vm_pages("nr_luf_parked") == 0,
-			   "switches luf: nothing stays parked when off");
+		test_result(on >= PAGES / 2 && off == 0,
+			    "switches luf: %ld pages parked when on, %ld when off",
+			    on, off);
+		test_result(vm_pages("nr_luf_parked") == 0,
+			    "switches luf: nothing stays parked when off");
 	}
 	if (counts_flushes() && has_switch("unmap_batch")) {
 		long on = try_pageout("nr_tlb_remote_flush"), off;
 
-		set_switch("unmap_batch", "0");
+		set_switch("unmap_batch", false);
 		off = try_pageout("nr_tlb_remote_flush");
-		set_switch("unmap_batch", "1");
-		tap_result(on > 0 && on < PAGES / 4 && off >= PAGES / 2,
-			   "switches unmap_batch: %ld flushes for %d pages when on, %ld when off",
-			   on, PAGES, off);
+		set_switch("unmap_batch", true);
+		test_result(on > 0 && on < PAGES / 4 && off >= PAGES / 2,
+			    "switches unmap_batch: %ld flushes for %d pages when on, %ld when off",
+			    on, PAGES, off);
 	}
-	set_switch("luf", "1");
+	set_switch("luf", true);
 	if (counts_flushes() && has_switch("concurrent")) {
-		set_switch("concurrent", "0");
-		tap_result(zap_until("nr_tlb_remote_flush_received") > 0,
-			   "switches concurrent: remote CPUs are flushed when off");
-		set_switch("concurrent", "1");
+		set_switch("concurrent", false);
+		test_result(zap_until("nr_tlb_remote_flush_received") > 0,
+			    "switches concurrent: remote CPUs are flushed when off");
+		set_switch("concurrent", true);
 	}
 	if (has_switch("early_ack")) {
 		long on = zap_until("early_ack_sent"), sent, off;
 		bool right;
 
-		set_switch("early_ack", "0");
+		set_switch("early_ack", false);
 		sent = vm_counter("early_ack_sent");
 		right = zap_works();
 		off = vm_counter("early_ack_sent") - sent;
-		set_switch("early_ack", "1");
-		tap_result(on > 0 && right && off == 0,
-			   "switches early_ack: %ld sent when on, %ld when off", on, off);
+		set_switch("early_ack", true);
+		test_result(on > 0 && right && off == 0,
+			    "switches early_ack: %ld sent when on, %ld when off", on, off);
 	}
 	if (has_switch("zap_batch")) {
-		set_switch("zap_batch", "0");
-		tap_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when off");
-		set_switch("zap_batch", "1");
+		set_switch("zap_batch", false);
+		test_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when off");
+		set_switch("zap_batch", true);
 	}
-	tap_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when on");
+	test_result(zap_works(), "switches zap_batch: MADV_DONTNEED works when on");
 
 	spin_stop = true;
 	pthread_join(thread, NULL);
 	unlink(file);
-	return tap_end();
+	test_end();
 }

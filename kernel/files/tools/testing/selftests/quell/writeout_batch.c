@@ -9,41 +9,21 @@
  * background), see rmap.h. zswap.enabled=1 compresses first. With two NUMA nodes pages
  * move. SECONDS is the time of each test that waits for a race (default 2).
  */
-#define _GNU_SOURCE
-#include <sys/prctl.h>
+#include <sys/swap.h>
 #include <sys/wait.h>
-#include <time.h>
 
-#include "util.h"
-#include "rmap.h"
+#include "pages.h"
+#include "system.h"
 
-#define SWITCH		QUELL_SYSFS "writeout_batch/enabled"
 #define LIST		512		/* pages per page table: one list of MADV_PAGEOUT */
 #define BATCH		64		/* folios per flush */
-#define WORDS		(PAGE / 8)
 #define WRITTEN		64		/* pages that are written all the time */
 
 #ifndef MADV_HWPOISON
 #define MADV_HWPOISON	100
 #endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE	23
-#endif
 
 static double seconds = 2;
-
-static double now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec + ts.tv_nsec / 1e9;
-}
-
-static void set_switch(bool on)
-{
-	write_file(SWITCH, on ? "1" : "0");
-}
 
 /* To a device or to zswap. */
 static long pages_out(void)
@@ -60,14 +40,9 @@ static const char * const kind_names[] = { "anonymous", "shmem", "64 kB folios" 
 /* LIST pages in one page table. */
 static uint64_t *map_list(enum kind kind)
 {
-	char *all = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS |
-			 (kind == SHARED ? MAP_SHARED : MAP_PRIVATE), -1, 0), *at;
+	char *at = must_map(reserve(HUGE, HUGE), HUGE, PROT_READ | PROT_WRITE, MAP_FIXED |
+			    MAP_ANONYMOUS | (kind == SHARED ? MAP_SHARED : MAP_PRIVATE), -1);
 
-	if (all == MAP_FAILED)
-		die("mmap");
-	at = (char *)(((uintptr_t)all + HUGE - 1) & -HUGE);
-	if ((at != all && munmap(all, at - all)) || munmap(at + HUGE, all + HUGE - at))
-		die("munmap");
 	madvise(at, HUGE, kind == LARGE ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	return (uint64_t *)at;
 }
@@ -104,13 +79,13 @@ static unsigned long forgotten(const uint64_t *list)
 	unsigned long n = 0;
 
 	for (int tries = 0; tries < 20; tries++) {
-		put_all_on_lru();
+		drain_all_lru();
 		drain_lru();
 		pagemap_read(list, LIST, entries);
 		n = 0;
 		for (unsigned long i = 0; i < LIST; i++)
 			n += (entries[i] & PM_PRESENT) &&
-			     !(kpageflags_at(PM_PFN(entries[i])) & KPF_LRU);
+			     !(kpageflags_at(PAGEMAP_PFN(entries[i])) & KPF_LRU);
 		if (!n)
 			break;
 		usleep(50000);
@@ -129,12 +104,12 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	bool same;
 
 	if (!counts_flushes()) {
-		tap_skip("CONFIG_DEBUG_TLBFLUSH", "one flush, %s, %s, %s", swap_names[swap],
-			 kind_names[kind], on ? "on" : "off");
+		test_skip("CONFIG_DEBUG_TLBFLUSH", "one flush, %s, %s, %s", swap_names[swap],
+			  kind_names[kind], on ? "on" : "off");
 		return;
 	}
 	fill_list(list, 1000);
-	set_switch(on);
+	set_switch("writeout_batch", on);
 	companion_start(&c, list);
 	flushes = vm_counter("nr_tlb_remote_flush");
 	batches = vm_counter("writeout_batch_flush");
@@ -142,19 +117,19 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	flushes = vm_counter("nr_tlb_remote_flush") - flushes;
 	batches = vm_counter("writeout_batch_flush") - batches;
 	companion_stop(&c);
-	set_switch(true);
+	set_switch("writeout_batch", true);
 	/* I/O in the background is not finished. */
 	out = swapped(list);
 	same = list_is(list, 1000);
 	lost = forgotten(list);
 	/* A few flushes belong to others: thread creation, timers. */
-	tap_result(out > LIST * 9 / 10 && same && !lost &&
-		   (on ? batches >= 1 && batches <= LIST / BATCH + 4 && flushes <= LIST / 16 :
-			 !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
-		   "one flush, %s, %s, %s: %ld flushes, %ld batches for %lu pages, %lu forgotten%s",
-		   swap_names[swap],
-		   kind_names[kind], on ? "on" : "off", flushes, batches, out, lost,
-		   same ? "" : ", not as they were");
+	test_result(out > LIST * 9 / 10 && same && !lost &&
+		    (on ? batches >= 1 && batches <= LIST / BATCH + 4 && flushes <= LIST / 16 :
+			  !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
+		    "one flush, %s, %s, %s: %ld flushes, %ld batches for %lu pages, %lu forgotten%s",
+		    swap_names[swap],
+		    kind_names[kind], on ? "on" : "off", flushes, batches, out, lost,
+		    same ? "" : ", not as they were");
 	munmap(list, HUGE);
 }
 
@@ -173,7 +148,7 @@ static void no_batch(void)
 	long batches;
 
 	if (!swap_on_with(LOOP, SWAP_FLAG_DISCARD | SWAP_FLAG_DISCARD_PAGES)) {
-		tap_skip("a loop device to swap to", "discards");
+		test_skip("a loop device to swap to", "discards");
 		return;
 	}
 	fill_list(list, 1000);
@@ -183,8 +158,8 @@ static void no_batch(void)
 	batches = vm_counter("writeout_batch_flush") - batches;
 	companion_stop(&c);
 	out = swapped(list);
-	tap_result(!batches && out > LIST * 9 / 10 && list_is(list, 1000),
-		   "discards: %ld batches, %lu of %d pages went out", batches, out, LIST);
+	test_result(!batches && out > LIST * 9 / 10 && list_is(list, 1000),
+		    "discards: %ld batches, %lu of %d pages went out", batches, out, LIST);
 	munmap(list, HUGE);
 	if (!swap_off_in_time(LOOP))
 		die("swapoff");
@@ -246,9 +221,9 @@ static void damon_pages_out(enum swap swap)
 	bool same;
 
 	if (!access(DAMON "nr_kdamonds", W_OK))
-		read_file(DAMON "nr_kdamonds", known, sizeof(known));
+		read_text(DAMON "nr_kdamonds", known, sizeof(known));
 	if (strcmp(known, "0\n")) {
-		tap_skip("a kernel with DAMON that nobody uses", "DAMON, %s", swap_names[swap]);
+		test_skip("a kernel with DAMON that nobody uses", "DAMON, %s", swap_names[swap]);
 		return;
 	}
 	fill_list(list, 1000);
@@ -256,23 +231,23 @@ static void damon_pages_out(enum swap swap)
 	batches = vm_counter("writeout_batch_flush");
 	folios = vm_counter("writeout_batch_folios");
 	largest_ram(range);
-	for (unsigned long i = 0, n = 0; i < sizeof(damon) / sizeof(damon[0]); i++) {
+	for (unsigned long i = 0, n = 0; i < ARRAY_SIZE(damon); i++) {
 		snprintf(path, sizeof(path), DAMON "%s", damon[i].file);
-		write_file(path, damon[i].value ?: range[n++]);
+		write_text(path, damon[i].value ?: range[n++]);
 	}
 	while (out <= LIST * 9 / 10 && now() < end) {
 		usleep(100000);
 		out = swapped(list);
 	}
-	write_file(DAMON "0/state", "off");
-	write_file(DAMON "nr_kdamonds", "0");
+	write_text(DAMON "0/state", "off");
+	write_text(DAMON "nr_kdamonds", "0");
 	batches = vm_counter("writeout_batch_flush") - batches;
 	folios = vm_counter("writeout_batch_folios") - folios;
 	companion_stop(&c);
 	same = list_is(list, 1000);
-	tap_result(out > LIST * 9 / 10 && same && batches >= 1 && folios >= 8 * batches,
-		   "DAMON, %s: %ld batches of %ld folios, %lu of %d pages went out%s",
-		   swap_names[swap], batches, folios, out, LIST, same ? "" : ", not as they were");
+	test_result(out > LIST * 9 / 10 && same && batches >= 1 && folios >= 8 * batches,
+		    "DAMON, %s: %ld batches of %ld folios, %lu of %d pages went out%s",
+		    swap_names[swap], batches, folios, out, LIST, same ? "" : ", not as they were");
 	munmap(list, HUGE);
 }
 
@@ -322,8 +297,7 @@ static void *write_thread(void *arg)
 static void write_start(struct writer *w, uint64_t *list, bool punch)
 {
 	*w = (struct writer) { .list = list, .lost = -1, .punch = punch };
-	if (pthread_create(&w->thread, NULL, write_thread, w))
-		die("pthread_create");
+	start_thread(&w->thread, write_thread, w);
 }
 
 static void write_stop(struct writer *w)
@@ -348,11 +322,11 @@ static void no_loss(enum swap swap, enum kind kind)
 	out = pages_out() - out;
 	aside = vm_counter("writeout_batch_folios") - aside;
 	/* A folio that is written to while it is aside is not written out. */
-	tap_result(w.lost < 0 && out > 0 && aside > 0,
-		   "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
-		   swap_names[swap], kind_names[kind], w.rounds, out, aside);
+	test_result(w.lost < 0 && out > 0 && aside > 0,
+		    "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
+		    swap_names[swap], kind_names[kind], w.rounds, out, aside);
 	if (w.lost >= 0)
-		printf("# page %ld: %llu was written, %llu is there\n", w.lost,
+		ksft_print_msg("page %ld: %llu was written, %llu is there\n", w.lost,
 		       (unsigned long long)w.value[w.lost], (unsigned long long)w.found);
 	munmap(list, HUGE);
 }
@@ -435,8 +409,7 @@ static void frozen(void *list, enum swap swap)
 		try_write(path, i % 2 ? "0" : "1");
 		reclaim_cgroup(HUGE, true);
 	}
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
+	kill_and_wait(pid);
 }
 
 /* A read of a failed page gets SIGBUS, or its old content from swap. */
@@ -452,9 +425,7 @@ static void memory_fails(void *list, enum swap swap)
 		usleep(10000);
 		return;
 	}
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (!pid) {
 		struct pager p = { .list = map_list(PRIVATE) };
 
@@ -491,18 +462,17 @@ static void beside(enum swap swap, enum kind kind, unsigned int event)
 	struct writer w;
 
 	write_start(&w, p.list, true);
-	if (pthread_create(&p.thread, NULL, page_out_thread, &p))
-		die("pthread_create");
+	start_thread(&p.thread, page_out_thread, &p);
 	for (; now() < end && __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0; times++)
 		events[event].happen(p.list, swap);
 	__atomic_store_n(&p.stop, true, __ATOMIC_RELEASE);
 	pthread_join(p.thread, NULL);
 	write_stop(&w);
 	complaint = kernel_complaint();
-	tap_result(w.lost < 0 && !complaint,
-		   "%s, %s, %s: %u times in %lu rounds%s%s", events[event].name,
-		   swap_names[swap], kind_names[kind], times, w.rounds, complaint ? ": " : "",
-		   complaint ? complaint : "");
+	test_result(w.lost < 0 && !complaint,
+		    "%s, %s, %s: %u times in %lu rounds%s%s", events[event].name,
+		    swap_names[swap], kind_names[kind], times, w.rounds, complaint ? ": " : "",
+		    complaint ? complaint : "");
 	munmap(p.list, HUGE);
 }
 
@@ -510,7 +480,7 @@ static void beside(enum swap swap, enum kind kind, unsigned int event)
 
 static const char * const counts[] = { "pgscan_anon", "pgsteal_anon", "pgactivate", "out" };
 
-#define COUNTS	(sizeof(counts) / sizeof(counts[0]))
+#define COUNTS	ARRAY_SIZE(counts)
 #define OUT	(COUNTS - 1)	/* pages_out(); the others are in /proc/vmstat */
 
 /* Reclaim half of a process's 8 MB. */
@@ -522,9 +492,7 @@ static void reclaim_half(bool on, long *rise)
 
 	if (pipe(ready) || pipe(go))
 		die("pipe");
-	pid = fork();
-	if (pid < 0)
-		die("fork");
+	pid = must_fork();
 	if (!pid) {
 		uint64_t *lists[4];
 
@@ -541,9 +509,9 @@ static void reclaim_half(bool on, long *rise)
 	}
 	if (read(ready[0], &c, 1) != 1)
 		die("a process");
-	put_all_on_lru();
+	drain_all_lru();
 	drain_lru();
-	set_switch(on);
+	set_switch("writeout_batch", on);
 	for (unsigned long i = 0; i < OUT; i++)
 		rise[i] = vm_pages(counts[i]);
 	rise[OUT] = pages_out();
@@ -551,7 +519,7 @@ static void reclaim_half(bool on, long *rise)
 	for (unsigned long i = 0; i < OUT; i++)
 		rise[i] = vm_pages(counts[i]) - rise[i];
 	rise[OUT] = pages_out() - rise[OUT];
-	set_switch(true);
+	set_switch("writeout_batch", true);
 	if (write(go[1], "", 1) != 1)
 		die("a process");
 	waitpid(pid, NULL, 0);
@@ -576,7 +544,7 @@ static void same_counts(enum swap swap)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), " %s %ld %ld",
 			 counts[i], off[i], on[i]);
 	}
-	tap_result(same && on[OUT] > 500, "same counts, %s, off and on:%s", swap_names[swap], text);
+	test_result(same && on[OUT] > 500, "same counts, %s, off and on:%s", swap_names[swap], text);
 }
 
 int main(int argc, char **argv)
@@ -589,10 +557,11 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: writeout_batch [SECONDS]\n");
 		return 2;
 	}
+	ksft_print_header();
 	if (geteuid())
-		tap_skip_all("root is needed");
-	if (access(SWITCH, W_OK))
-		tap_skip_all("this kernel has no writeout_batch");
+		ksft_exit_skip("root is needed\n");
+	if (get_switch("writeout_batch") < 0)
+		ksft_exit_skip("this kernel has no writeout_batch\n");
 	save_system();
 	watch_kernel_log();
 	choose_thp(64);
@@ -600,7 +569,7 @@ int main(int argc, char **argv)
 	make_cgroup("writeout_batch");
 	for (int swap = 0; swap < SWAPS; swap++) {
 		if (!swap_on(swap)) {
-			tap_skip("a free device to swap to", "%s", swap_names[swap]);
+			test_skip("a free device to swap to", "%s", swap_names[swap]);
 			continue;
 		}
 		for (int kind = 0; kind < KINDS; kind++)
@@ -612,11 +581,11 @@ int main(int argc, char **argv)
 		if (cgroup[0])
 			same_counts(swap);
 		else
-			tap_skip("a memory cgroup", "same counts, %s", swap_names[swap]);
-		for (i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+			test_skip("a memory cgroup", "same counts, %s", swap_names[swap]);
+		for (i = 0; i < ARRAY_SIZE(events); i++)
 			for (int kind = 0; kind < events[i].kinds; kind++)
 				beside(swap, kind, i);
-		tap_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
+		test_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
 	}
 	no_batch();
 	/* Last: it pages out the memory of others, too. */
@@ -625,5 +594,5 @@ int main(int argc, char **argv)
 			damon_pages_out(swap);
 		swap_off_in_time(swap);
 	}
-	return tap_end();
+	test_end();
 }
