@@ -28,31 +28,17 @@
  * Every kernel must pass. With early_ack on, early_ack_sent and early_ack_acked of
  * /proc/vmstat must rise.
  */
-#include <sys/mount.h>
 #include <sys/wait.h>
 
-#include "pages.h"
-#include "system.h"
-
-#ifndef MFD_HUGE_2MB
-#define MFD_HUGE_2MB	(21U << 26)
-#endif
+#include "early_ack.h"
 
 #define MAX_PAGES	100
-#define MAX_CPUS	8
 #define MAX_SENDERS	2
 /* A region lies in the middle of such a space. */
 #define SPACE		(8UL << 20)
 #define MIDDLE		(3UL << 20)
 
 #define MAGIC		0xacedUL
-/*
- * Looks of a sender before it goes on without the watchers. PAUSE is too slow under
- * emulation.
- */
-#define PATIENCE	20000
-
-enum op { DONTNEED, UNMAP, MOVE, PROTECT, UFFD, NR_OPS };
 
 static const char * const op_names[] = { "dontneed", "unmap", "move", "protect", "uffd" };
 
@@ -68,10 +54,6 @@ struct region {
 	atomic_ulong passes;		/* of watchers; a fault ends one */
 };
 
-struct totals {
-	atomic_ulong reads, stale, wrong;
-};
-
 struct group {
 	struct region regions[MAX_SENDERS];
 	int senders, watchers;
@@ -83,7 +65,7 @@ struct group {
 	struct totals *totals;
 };
 
-static int cpus[MAX_CPUS], nr_cpus;
+int cpus[MAX_CPUS], nr_cpus;
 
 static uint64_t value(const struct region *r, int page, uint64_t round)
 {
@@ -155,7 +137,7 @@ static void *watch(void *arg)
 			;
 		which = (which + 1) % g->senders;
 	} else {
-		fault_jump = &jump;
+		jump_on_fault(&jump);
 		atomic_fetch_add(&g->ready, 1);
 	}
 	while (!atomic_load(&g->stop)) {
@@ -168,7 +150,7 @@ static void *watch(void *arg)
 		atomic_fetch_add(&r->passes, 1);
 		which = (which + 1) % g->senders;
 	}
-	fault_jump = NULL;
+	jump_on_fault(NULL);
 	return NULL;
 }
 
@@ -185,9 +167,8 @@ static void let_pass(struct group *g, struct region *r)
 
 static void map_pages(struct region *r)
 {
-	if (mmap((void *)r->map, r->pages * PAGE, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
-		die("mmap");
+	must_map((void *)r->map, r->pages * PAGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
 }
 
 /*
@@ -224,8 +205,7 @@ static void move_pages(void *from, void *to, int pages)
 
 static void protect_pages(struct region *r, int prot)
 {
-	if (mprotect((void *)r->map, r->pages * PAGE, prot))
-		die("mprotect");
+	must_protect((void *)r->map, r->pages * PAGE, prot);
 }
 
 /* A write to a protected page raises SIGBUS. */
@@ -254,8 +234,7 @@ static void take_away(struct group *g, struct region *r)
 {
 	switch (g->op) {
 	case DONTNEED:
-		if (madvise((void *)r->map, r->pages * PAGE, MADV_DONTNEED))
-			die("MADV_DONTNEED");
+		must_advise((void *)r->map, r->pages * PAGE, MADV_DONTNEED);
 		break;
 	case UNMAP:
 		if (munmap((void *)r->map, r->pages * PAGE))
@@ -293,7 +272,7 @@ static void give_back(struct group *g, struct region *r, unsigned long next)
 	}
 }
 
-static bool found(const struct totals *totals)
+bool found(const struct totals *totals)
 {
 	return atomic_load(&totals->stale) || atomic_load(&totals->wrong);
 }
@@ -331,8 +310,8 @@ static void *send(void *arg)
 /* --- Tests ----------------------------------------------------------------------- */
 
 /* Senders take the CPUs from @first on. */
-static void run_group(struct totals *totals, enum op op, int senders, int first,
-		      int keep_free, int pages, unsigned long rounds)
+void run_group(struct totals *totals, enum op op, int senders, int first, int keep_free,
+	       int pages, unsigned long rounds)
 {
 	pthread_t sender[MAX_SENDERS], watcher[MAX_CPUS];
 	struct group g = {
@@ -383,9 +362,7 @@ static void run_who(struct totals *totals, enum op op, enum who who, int pages,
 		return;
 	}
 	for (int i = 0; i < MAX_SENDERS; i++) {
-		child[i] = fork();
-		if (child[i] < 0)
-			die("fork");
+		child[i] = must_fork();
 		if (!child[i]) {
 			run_group(totals, op, 1, i, 2, pages, rounds);
 			_exit(0);
@@ -500,240 +477,6 @@ static void run_beside(struct totals *totals, unsigned long rounds)
 	save_setting(cpu_online);
 	run_disturbed(totals, DONTNEED, rounds);
 	run_disturbed(totals, PROTECT, rounds);
-}
-
-/* --- Page tables that hugetlb shares --------------------------------------------- */
-
-#define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-#define HUGE_PAGES	4		/* touched in each mapping */
-#define TABLE		(512 * HUGE)	/* span of a table of huge pages */
-
-struct shared {
-	char *mine, *other;		/* mappings of one file */
-	int fd;
-	atomic_ulong gone;		/* round in which @mine was unmapped, or 0 */
-	atomic_ulong passes, stale;
-	atomic_int next;
-	atomic_bool stop;
-};
-
-/* A page that only @other has touched is present in @mine: they share a table. */
-static bool is_shared(const struct shared *s)
-{
-	return pagemap_at(s->mine + (HUGE_PAGES - 1) * HUGE) & PM_PRESENT;
-}
-
-static void touch_huge(char *map, int pages)
-{
-	for (int i = 0; i < pages; i++)
-		(void)*(volatile char *)(map + i * HUGE);
-}
-
-static void map_huge(const struct shared *s, char *at)
-{
-	if (mmap(at, TABLE, PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_FIXED | MAP_NORESERVE, s->fd, 0) == MAP_FAILED)
-		die("mmap of huge pages");
-}
-
-static void *watch_huge(void *arg)
-{
-	struct shared *s = arg;
-	sigjmp_buf jump;
-
-	pin(cpus[1 + atomic_fetch_add(&s->next, 1)]);
-	sigsetjmp(jump, 1);
-	fault_jump = &jump;
-	while (!atomic_load(&s->stop)) {
-		unsigned long gone = atomic_load(&s->gone);
-
-		atomic_fetch_add(&s->passes, 1);
-		touch_huge(s->mine, HUGE_PAGES - 1);
-		/* Unmapped before and after the access. */
-		if (gone && gone == atomic_load(&s->gone))
-			atomic_fetch_add(&s->stale, 1);
-	}
-	fault_jump = NULL;
-	return NULL;
-}
-
-/* Longer than let_pass(): a watcher that sleeps in a fault gets no interrupt. */
-static void wait_for_pass(struct shared *s)
-{
-	unsigned long until = atomic_load(&s->passes) + 2 * (nr_cpus - 1);
-
-	for (int i = 0; i < 1000 * PATIENCE && atomic_load(&s->passes) < until; i++)
-		;
-}
-
-static void lose_huge(struct shared *s, bool unmap, bool early, unsigned long rounds)
-{
-	/*
-	 * A short range where flushes are expected. With page table isolation and without
-	 * PCID any interrupt drops a watcher's entries. It faults, sleeps until the table
-	 * is done, and is sent no flush.
-	 */
-	size_t size = early ? HUGE_PAGES * HUGE : TABLE;
-
-	for (unsigned long n = 1; n <= rounds; n++) {
-		touch_huge(s->mine, HUGE_PAGES - 1);
-		wait_for_pass(s);
-		if (!unmap) {
-			if (madvise(s->mine, size, MADV_DONTNEED))
-				die("MADV_DONTNEED");
-			continue;
-		}
-		if (munmap(s->mine, TABLE))
-			die("munmap");
-		atomic_store(&s->gone, n);
-		wait_for_pass(s);
-		atomic_store(&s->gone, 0);
-		map_huge(s, s->mine);
-	}
-}
-
-/* @early: early acknowledgments are expected. */
-static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
-		     unsigned long rounds)
-{
-	pthread_t watcher[MAX_CPUS];
-	long sent;
-
-	atomic_store(&s->stop, false);
-	atomic_store(&s->stale, 0);
-	atomic_store(&s->next, 0);
-	for (int i = 1; i < nr_cpus; i++)
-		start_thread(&watcher[i], watch_huge, s);
-	sent = vm_counter("early_ack_sent");
-	lose_huge(s, unmap, early, rounds);
-	sent = vm_counter("early_ack_sent") - sent;
-	atomic_store(&s->stop, true);
-	for (int i = 1; i < nr_cpus; i++)
-		pthread_join(watcher[i], NULL);
-	/* Some flushes are foreign (NUMA balancing), and a watcher is absent at times. */
-	test_result(!atomic_load(&s->stale) && early == (sent > (long)rounds / 4),
-		    "early_ack %s: %lu rounds, %lu stale, %ld sent", what, rounds,
-		    atomic_load(&s->stale), sent);
-}
-
-static void run_shared(unsigned long rounds, bool early)
-{
-	static const char name[] = "early_ack of a shared page table of hugetlb";
-	struct shared s = { 0 };
-	char *space, more[32];
-	long wanted;
-
-	s.fd = memfd_create("huge", MFD_HUGETLB | MFD_HUGE_2MB | MFD_CLOEXEC);
-	if (s.fd < 0 || access(HUGE_POOL, W_OK))
-		return test_skip("hugetlb, and root", name);
-	save_setting(HUGE_POOL);
-	wanted = number_in(HUGE_POOL, "") + HUGE_PAGES;
-	snprintf(more, sizeof(more), "%ld", wanted);
-	write_text(HUGE_POOL, more);
-	if (number_in(HUGE_POOL, "") < wanted)
-		return test_skip("memory for huge pages", name);
-
-	space = reserve(2 * TABLE, TABLE);
-	if (ftruncate(s.fd, TABLE))
-		die("a file of huge pages");
-	s.mine = space;
-	s.other = s.mine + TABLE;
-	pin(cpus[0]);
-	map_huge(&s, s.mine);
-	if (early)
-		run_huge(&s, "of a page table of its own", false, true, rounds);
-	map_huge(&s, s.other);
-	touch_huge(s.mine, 1);
-	touch_huge(s.other, HUGE_PAGES);
-	if (is_shared(&s)) {
-		run_huge(&s, "dontneed of a shared page table", false, false, rounds);
-		run_huge(&s, "unmap of a shared page table", true, false, rounds);
-	} else {
-		test_skip("CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING", name);
-	}
-	munmap(space, 2 * TABLE);
-	close(s.fd);
-}
-
-/* --- Probes in the window --------------------------------------------------------- */
-
-#define TRACING		"/sys/kernel/tracing/"
-#define PROBES		TRACING "kprobe_events"
-#define PROBES_ON	TRACING "events/quell_test/enable"
-
-static char probed[16];
-
-/* O_APPEND: O_TRUNC removes all probes. fopen() seeks. */
-static void change_probes(const char *line)
-{
-	int fd = open(PROBES, O_WRONLY | O_APPEND);
-
-	if (fd < 0 || write(fd, line, strlen(line)) < 0)
-		die(line);
-	close(fd);
-}
-
-static void remove_probes(void)
-{
-	write_text(PROBES_ON, "0");
-	change_probes("-:quell_test/take");
-	change_probes("-:quell_test/owe");
-}
-
-static long traced(const char *one, const char *other)
-{
-	FILE *trace = fopen(TRACING "trace", "r");
-	char line[512];
-	long lines = 0;
-
-	if (!trace)
-		die(TRACING "trace");
-	while (fgets(line, sizeof(line), trace))
-		lines += strstr(line, one) && strstr(line, other);
-	fclose(trace);
-	return lines;
-}
-
-static void add_probe(const char *name, const char *function)
-{
-	char probe[160];
-
-	/* A string shows "(fault)"; a number does not. */
-	snprintf(probe, sizeof(probe), "p:quell_test/%s %s v=+u0(\\0x%lx):string", name,
-		 function, (unsigned long)probed);
-	change_probes(probe);
-}
-
-/*
- * The first probe may read the interrupted program's memory. The second one may not: the
- * flush is owed by then.
- */
-static void run_probes(struct totals *totals, unsigned long rounds, bool early)
-{
-	static const char name[] = "early_ack while a flush is owed no probe reads user memory";
-	long before, in_window, refused;
-
-	if (access(PROBES, F_OK))
-		mount("tracefs", TRACING, "tracefs", 0, NULL);
-	if (!early || access(PROBES, W_OK))
-		return test_skip("CONFIG_KPROBE_EVENTS, and early_ack", name);
-	/* Present once it is written. */
-	snprintf(probed, sizeof(probed), "of the program");
-	add_probe("take", "early_ack_take");
-	add_probe("owe", "early_ack_run");
-	atexit(remove_probes);
-	write_text(TRACING "trace", "");
-	write_text(PROBES_ON, "1");
-	memset(totals, 0, sizeof(*totals));
-	run_group(totals, DONTNEED, 1, 0, 1, 1, rounds);
-	write_text(PROBES_ON, "0");
-
-	before = traced(" take: ", probed);
-	in_window = traced(" owe: ", probed);
-	refused = traced(" owe: ", "v=(fault)");
-	test_result(!found(totals) && before > 0 && refused > 0 && !in_window,
-		    "%s: %ld before, %ld in the window, %ld refused", name, before,
-		    in_window, refused);
 }
 
 /* --- All of them ----------------------------------------------------------------- */

@@ -42,11 +42,10 @@ static void change(unsigned long bytes)
 		die(op_names[op]);
 }
 
-static void *large_thread(void *arg)
+static void *large_thread(void *arg __always_unused)
 {
 	long round = 0;
 
-	(void)arg;
 	pin(1);
 	for (;;) {
 		while (atomic_load(&begins) == round)
@@ -65,12 +64,12 @@ static bool is_stale(long round)
 	if (op == DONTNEED)
 		return region[0] != 0;
 	if (sigsetjmp(jump, 1)) {
-		fault_jump = NULL;
+		jump_on_fault(NULL);
 		return false;
 	}
-	fault_jump = &jump;
+	jump_on_fault(&jump);
 	region[0] = -round;
-	fault_jump = NULL;
+	jump_on_fault(NULL);
 	return true;
 }
 
@@ -125,8 +124,7 @@ int main(int argc, char **argv)
 	catch_faults();
 	pin(0);
 	region = map_private(REGION);
-	if (madvise((void *)region, REGION, MADV_NOHUGEPAGE))
-		die("MADV_NOHUGEPAGE");
+	must_advise((void *)region, REGION, MADV_NOHUGEPAGE);
 	for (int which = 0; which < NR_OPS; which++) {
 		if (which == UFFD) {
 			uffd = open_uffd(region, REGION, UFFD_FEATURE_PAGEFAULT_FLAG_WP |

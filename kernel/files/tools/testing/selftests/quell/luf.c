@@ -2,6 +2,13 @@
 /* Tunables of lazy unmap flush: see luf.h. */
 #include "luf.h"
 
+const char *only = "";
+
+bool wanted(const char *name)
+{
+	return !strncmp(name, only, strlen(only));
+}
+
 void need_luf(void)
 {
 	int on = get_switch("luf");
@@ -15,6 +22,22 @@ void need_luf(void)
 void drain_luf(void)
 {
 	write_text(LUF "drain", "1");
+}
+
+static char lot_pages[32];
+
+void set_lot_pages(const char *pages)
+{
+	if (!lot_pages[0]) {
+		save_setting(LOT_PAGES);
+		read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
+	}
+	write_text(LOT_PAGES, pages);
+}
+
+void restore_lot_pages(void)
+{
+	write_text(LOT_PAGES, lot_pages);
 }
 
 /* --- Windows ------------------------------------------------------------- */

@@ -11,6 +11,15 @@
 /* For tests: pages of a full deferred-free list; 0: by the watermarks. */
 #define LOT_PAGES	"/sys/module/luf_lot/parameters/pages"
 
+/* Until restore_lot_pages() or exit. */
+void set_lot_pages(const char *pages);
+void restore_lot_pages(void);
+
+/* The beginning of names of tests that run; "": all. */
+extern const char *only;
+
+bool wanted(const char *name);
+
 /* Skips all tests without lazy unmap flush. */
 void need_luf(void);
 void drain_luf(void);

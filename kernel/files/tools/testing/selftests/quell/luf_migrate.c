@@ -41,14 +41,20 @@ static void *map_old_file(void)
 	return map_file(path, MAP_SHARED);
 }
 
-static void *map_forked(void)
+static void by_fork(void)
 {
-	void *map = map_filled(OLD);
 	pid_t child = must_fork();
 
 	if (!child)
 		_exit(0);
-	waitpid(child, NULL, 0);
+	must_wait(child);
+}
+
+static void *map_forked(void)
+{
+	void *map = map_filled(OLD);
+
+	by_fork();
 	return map;
 }
 
@@ -70,23 +76,20 @@ static void *map_protected(void)
 {
 	void *map = map_filled(OLD);
 
-	if (mprotect(map, SIZE, PROT_READ))
-		die("mprotect");
+	must_protect(map, SIZE, PROT_READ);
 	return map;
 }
 
-static void do_release(struct reader *r)
+static void do_release(struct reader *r __always_unused)
 {
-	(void)r;
 	drain_luf();
 	poison_frames(MAP_POPULATE);
 }
 
-static void do_write_file(struct reader *r)
+static void do_write_file(struct reader *r __always_unused)
 {
 	int fd = must_open(path, O_RDWR);
 
-	(void)r;
 	put_new(fd);
 	close(fd);
 }
@@ -119,9 +122,7 @@ static void do_replace(struct reader *r)
 	fd = memfd_create("luf_migrate", 0);
 	if (fd < 0 || write(fd, page, SIZE) != (ssize_t)SIZE)
 		die("memfd");
-	if (mmap((void *)r->map, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) ==
-	    MAP_FAILED)
-		die("mmap");
+	must_map((void *)r->map, SIZE, PROT_READ, MAP_SHARED | MAP_FIXED, fd);
 	close(fd);
 }
 
@@ -176,9 +177,8 @@ static uint64_t counted[PAGES];
 static atomic_bool counting;
 static int uffd;
 
-static void *count_all(void *arg)
+static void *count_all(void *arg __always_unused)
 {
-	(void)arg;
 	pin(1);
 	while (atomic_load(&counting))
 		for (int i = 0; i < PAGES; i++) {
@@ -188,18 +188,16 @@ static void *count_all(void *arg)
 	return NULL;
 }
 
-static void *move_all(void *arg)
+static void *move_all(void *arg __always_unused)
 {
-	(void)arg;
 	for (int node = 1; atomic_load(&counting); node = !node)
 		move(counters, node);
 	return NULL;
 }
 
 /* Compaction moves pages while fork() holds the mmap lock. */
-static void *compact_all(void *arg)
+static void *compact_all(void *arg __always_unused)
 {
-	(void)arg;
 	while (atomic_load(&counting)) {
 		move(counters, 1);
 		move(counters, 0);
@@ -207,15 +205,6 @@ static void *compact_all(void *arg)
 			write_text("/sys/devices/system/node/node0/compact", "1");
 	}
 	return NULL;
-}
-
-static void by_fork(void)
-{
-	pid_t child = must_fork();
-
-	if (!child)
-		_exit(0);
-	waitpid(child, NULL, 0);
 }
 
 static void by_userfaultfd(void)
@@ -252,9 +241,8 @@ static void lose_writes(const char *name, void (*protect)(void),
 
 	moved = vm_counter("pgmigrate_success");
 	atomic_store(&counting, true);
-	if (pthread_create(&writer, NULL, count_all, NULL) ||
-	    pthread_create(&mover, NULL, mover_thread, NULL))
-		die("pthread_create");
+	start_thread(&writer, count_all, NULL);
+	start_thread(&mover, mover_thread, NULL);
 	for (int i = 0; i < times; i++)
 		protect();
 	atomic_store(&counting, false);

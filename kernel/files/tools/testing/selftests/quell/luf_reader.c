@@ -23,11 +23,11 @@ static void *read_all(void *arg)
 	pin(1);
 	/* A fault is as good as new content. */
 	if (sigsetjmp(jump, 1)) {
-		fault_jump = NULL;
+		jump_on_fault(NULL);
 		atomic_store(&r->stop, true);
 		return NULL;
 	}
-	fault_jump = &jump;
+	jump_on_fault(&jump);
 
 	while (!atomic_load(&r->stop) && looks < LOOKS) {
 		for (int i = 0; i < PAGES; i++) {
@@ -43,7 +43,7 @@ static void *read_all(void *arg)
 		atomic_fetch_add(&r->reads, PAGES);
 		atomic_store(&r->hot, true);
 	}
-	fault_jump = NULL;
+	jump_on_fault(NULL);
 	atomic_store(&r->stop, true);
 	return NULL;
 }

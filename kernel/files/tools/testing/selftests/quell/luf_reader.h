@@ -27,7 +27,7 @@ struct reader {
 /* Returns once @r->map is in the TLB of CPU 1. A fault of the reader ends it. */
 void reader_start(struct reader *r);
 void reader_stop(struct reader *r);
-/* Ends the reader after LOOKS at what is new. @old_is_fine: after some time instead. */
+/* Ends the reader after LOOKS looks at new content. @old_is_fine: after some time. */
 void reader_look(struct reader *r, bool old_is_fine);
 
 /* Freed frames hold POISON. @flags: further ones of mmap() */

@@ -216,8 +216,7 @@ long pageout(void *map, const char *counter)
 {
 	long before = vm_counter(counter);
 
-	if (madvise(map, SIZE, MADV_PAGEOUT))
-		die("MADV_PAGEOUT");
+	must_advise(map, SIZE, MADV_PAGEOUT);
 	return vm_counter(counter) - before;
 }
 

@@ -19,7 +19,7 @@
 #define PAGES	64
 #define SIZE	(PAGES * PAGE)
 
-/* /proc/kpageflags; vm_util.h has the last two since Linux 6.18. */
+/* /proc/kpageflags; vm_util.h of Linux 6.12 has none. */
 #define KPF_LRU			BIT_ULL(5)
 #define KPF_WRITEBACK		BIT_ULL(8)
 #define KPF_SWAPCACHE		BIT_ULL(13)

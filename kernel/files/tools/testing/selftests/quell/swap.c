@@ -134,9 +134,8 @@ bool swap_on(enum swap which)
 	return swap_on_with(which, 0);
 }
 
-static void on_alarm(int sig)
+static void on_alarm(int sig __always_unused)
 {
-	(void)sig;
 }
 
 bool swap_off_in_time(enum swap which)

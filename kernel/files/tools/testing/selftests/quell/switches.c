@@ -38,9 +38,8 @@ static long try_pageout(const char *counter)
 
 static volatile bool spin_stop;
 
-static void *spin(void *arg)
+static void *spin(void *arg __always_unused)
 {
-	(void)arg;
 	pin(1);
 	while (!spin_stop)
 		;
@@ -58,8 +57,7 @@ static bool zap_works(void)
 	memset(map, 1, size);
 	/* Split the huge pages' mapping, so that there are PTEs to batch. */
 	mprotect(map + PAGE, PAGE, PROT_READ);
-	if (madvise(map, size, MADV_DONTNEED))
-		die("MADV_DONTNEED");
+	must_advise(map, size, MADV_DONTNEED);
 	for (size_t i = 0; i < size; i += PAGE)
 		right &= map[i] == 0;
 	munmap(map, size);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Results, files, counters, processes, mappings and faults: see util.h. */
 #include <sys/wait.h>
-#include <time.h>
 
 #include "util.h"
 
@@ -178,6 +177,15 @@ pid_t must_fork(void)
 	return pid;
 }
 
+int must_wait(pid_t pid)
+{
+	int status;
+
+	if (waitpid(pid, &status, 0) != pid)
+		die("waitpid");
+	return status;
+}
+
 void kill_and_wait(pid_t pid)
 {
 	kill(pid, SIGKILL);
@@ -195,6 +203,12 @@ void *must_map(void *at, size_t bytes, int prot, int flags, int fd)
 	return map;
 }
 
+void must_protect(void *addr, size_t bytes, int prot)
+{
+	if (mprotect(addr, bytes, prot))
+		die("mprotect");
+}
+
 char *reserve(size_t bytes, size_t align)
 {
 	char *all = must_map(NULL, bytes + align, PROT_NONE,
@@ -208,14 +222,21 @@ char *reserve(size_t bytes, size_t align)
 
 /* --- Faults -------------------------------------------------------------- */
 
-__thread sigjmp_buf *fault_jump;
+static __thread struct {
+	sigjmp_buf *jump;
+} fault;
 
 static void on_fault(int sig)
 {
-	if (fault_jump)
-		siglongjmp(*fault_jump, 1);
+	if (fault.jump)
+		siglongjmp(*fault.jump, 1);
 	signal(sig, SIG_DFL);
 	raise(sig);
+}
+
+void jump_on_fault(sigjmp_buf *jump)
+{
+	fault.jump = jump;
 }
 
 void catch_faults(void)

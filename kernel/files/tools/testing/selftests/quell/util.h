@@ -28,6 +28,11 @@
 
 #include "kselftest.h"
 
+/* Linux 6.12 has none. */
+#ifndef __always_unused
+#define __always_unused	__attribute((__unused__))
+#endif
+
 #define QUELL_SYSFS	"/sys/kernel/mm/quell/"
 
 #ifndef MADV_COLD
@@ -96,6 +101,9 @@ bool try_pin(int cpu);
 void pin(int cpu);
 void start_thread(pthread_t *thread, void *(*work)(void *arg), void *arg);
 pid_t must_fork(void);
+/* Returns the status. */
+int must_wait(pid_t pid);
+/* It may have ended before. */
 void kill_and_wait(pid_t pid);
 
 /* --- Mappings ------------------------------------------------------------ */
@@ -112,14 +120,21 @@ static inline void *map_shared(size_t bytes)
 	return must_map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
 }
 
+#define must_advise(addr, bytes, advice)		\
+	do {						\
+		if (madvise(addr, bytes, advice))	\
+			die(#advice);			\
+	} while (0)
+
+void must_protect(void *addr, size_t bytes, int prot);
+
 /* Inaccessible addresses for MAP_FIXED, aligned to @align. */
 char *reserve(size_t bytes, size_t align);
 
 /* --- Faults -------------------------------------------------------------- */
 
-/* After catch_faults(), SIGBUS and SIGSEGV jump there unless it is NULL. */
-extern __thread sigjmp_buf *fault_jump;
-
 void catch_faults(void);
+/* After catch_faults(): SIGBUS and SIGSEGV of this thread jump there, unless it is NULL. */
+void jump_on_fault(sigjmp_buf *jump);
 
 #endif /* QUELL_UTIL_H */

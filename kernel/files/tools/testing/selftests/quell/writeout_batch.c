@@ -327,7 +327,7 @@ static void no_loss(enum swap swap, enum kind kind)
 		    swap_names[swap], kind_names[kind], w.rounds, out, aside);
 	if (w.lost >= 0)
 		ksft_print_msg("page %ld: %llu was written, %llu is there\n", w.lost,
-		       (unsigned long long)w.value[w.lost], (unsigned long long)w.found);
+			       (unsigned long long)w.value[w.lost], (unsigned long long)w.found);
 	munmap(list, HUGE);
 }
 
@@ -348,33 +348,28 @@ static void *page_out_thread(void *arg)
 	return NULL;
 }
 
-static void swap_goes(void *list, enum swap swap)
+static void swap_goes(void *list __always_unused, enum swap swap)
 {
-	(void)list;
 	/* Others may need the memory. */
 	if (swap_off(swap) && !swap_on(swap))
 		die("swapon");
 }
 
-static void pages_move(void *list, enum swap swap)
+static void pages_move(void *list, enum swap swap __always_unused)
 {
 	static int node;
 
-	(void)swap;
 	if (two_nodes())
 		move_to_node(list, WRITTEN, node = !node);
 	try_write("/proc/sys/vm/compact_memory", "1");
 }
 
 /* A child pages out. Every second one is killed meanwhile. */
-static void processes_end(void *list, enum swap swap)
+static void processes_end(void *list, enum swap swap __always_unused)
 {
 	static unsigned int times;
-	pid_t pid = fork();
+	pid_t pid = must_fork();
 
-	(void)swap;
-	if (pid < 0)
-		die("fork");
 	if (!pid) {
 		madvise(list, HUGE, MADV_POPULATE_WRITE);
 		do
@@ -386,17 +381,14 @@ static void processes_end(void *list, enum swap swap)
 		usleep(3000);
 		kill(pid, SIGKILL);
 	}
-	waitpid(pid, NULL, 0);
+	must_wait(pid);
 }
 
-static void frozen(void *list, enum swap swap)
+static void frozen(void *list, enum swap swap __always_unused)
 {
 	char path[256];
-	pid_t pid = fork();
+	pid_t pid = must_fork();
 
-	(void)swap;
-	if (pid < 0)
-		die("fork");
 	if (!pid) {
 		if (!enter_cgroup())
 			_exit(1);
@@ -413,13 +405,12 @@ static void frozen(void *list, enum swap swap)
 }
 
 /* A read of a failed page gets SIGBUS, or its old content from swap. */
-static void memory_fails(void *list, enum swap swap)
+static void memory_fails(void *list __always_unused, enum swap swap)
 {
 	static int failures[SWAPS];
 	int status;
 	pid_t pid;
 
-	(void)list;
 	/* Each one costs a page until reboot. */
 	if (failures[swap]++ > 10) {
 		usleep(10000);
@@ -522,7 +513,7 @@ static void reclaim_half(bool on, long *rise)
 	set_switch("writeout_batch", true);
 	if (write(go[1], "", 1) != 1)
 		die("a process");
-	waitpid(pid, NULL, 0);
+	must_wait(pid);
 	close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
 }
 
@@ -544,7 +535,8 @@ static void same_counts(enum swap swap)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), " %s %ld %ld",
 			 counts[i], off[i], on[i]);
 	}
-	test_result(same && on[OUT] > 500, "same counts, %s, off and on:%s", swap_names[swap], text);
+	test_result(same && on[OUT] > 500, "same counts, %s, off and on:%s", swap_names[swap],
+		    text);
 }
 
 int main(int argc, char **argv)
