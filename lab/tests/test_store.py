@@ -78,6 +78,12 @@ def test_wrong_data_fails_the_run(
 
 
 @needs_gcc
+def test_a_save_that_fails(program: Path, tmp_path: Path) -> None:
+    done = run(program, "redis", fake(tmp_path, "redis"), "unsaved")
+    assert (done.returncode, done.stderr) == (1, "store: The server could not save.\n")
+
+
+@needs_gcc
 def test_no_server(program: Path, tmp_path: Path) -> None:
     done = run(program, "redis", tmp_path)
     assert done.returncode == 1

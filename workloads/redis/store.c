@@ -36,8 +36,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SOCKET		"store.socket"	/* in DIRECTORY */
 #define SAVE_DIR	"/dev/shm"
-#define SOCKET		SAVE_DIR "/store.socket"
 #define START_TRIES	6000		/* 10 ms each */
 #define KEY_BYTES	16
 #define BATCH		16		/* requests before answers are read */
@@ -230,12 +230,15 @@ static void memcached_value_line(char *line, size_t room, const char *key, size_
 	snprintf(line, room, "VALUE %s 0 %zu", key, length);
 }
 
+/* Absolute: Redis changes to SAVE_DIR first. */
+static char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+
 /*
  * No timers, disk or network. Allocators as packaged: jemalloc, memcached's slabs on the C
  * library's.
  */
 static char *const redis_argv[] = {
-	"bin/redis-server", "--port", "0", "--unixsocket", SOCKET, "--save", "",
+	"bin/redis-server", "--port", "0", "--unixsocket", socket_path, "--save", "",
 	"--dir", SAVE_DIR, "--rdbcompression", "no", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning",
 	"--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no",
 	"--activedefrag", "no", "--jemalloc-bg-thread", "no", "--io-threads", "1",
@@ -244,7 +247,7 @@ static char *const redis_argv[] = {
 
 /* An error instead of an eviction. */
 static char *const memcached_argv[] = {
-	"bin/memcached", "-u", "root", "-s", SOCKET, "-t", "1", "-m", "800", "-M",
+	"bin/memcached", "-u", "root", "-s", socket_path, "-t", "1", "-m", "800", "-M",
 	"-o", "no_modern,hashpower=18", NULL
 };
 
@@ -263,13 +266,17 @@ static pid_t server;
 
 static void start_server(const char *directory)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = SOCKET };
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	struct timespec pause = { .tv_nsec = 10000000 };
 	int status;
 
 	if (chdir(directory))
 		die("There is no directory %s: %s.", directory, strerror(errno));
 	unlink(SOCKET);
+	if (!getcwd(socket_path, sizeof(socket_path) - sizeof("/" SOCKET)))
+		die("The path of %s is too long.", directory);
+	strcat(socket_path, "/" SOCKET);
+	strcpy(address.sun_path, socket_path);
 	fflush(stdout);
 	server = fork();
 	if (server < 0)

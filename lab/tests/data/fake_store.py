@@ -2,7 +2,7 @@
 """As much of Redis and memcached as workloads/redis/store.c asks of them; FAULT says what goes wrong.
 
 byte: one byte of a value is another; lost: a value is gone; undead: a delete does
-nothing; refuses: a value is not stored.
+nothing; refuses: a value is not stored; unsaved: BGSAVE fails.
 """
 
 import os
@@ -50,12 +50,23 @@ def delete(key):
     return b"DELETED\r\n" if there else b"NOT_FOUND\r\n"
 
 
+def save():
+    return b"+Background saving started\r\n"
+
+
+def info(_):
+    state = b"err" if FAULT == "unsaved" else b"ok"
+    text = b"rdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:%s\r\n" % state
+    return b"$%d\r\n%s\r\n" % (len(text), text)
+
+
 def redis_request(stream, line):
     words = []
     for _ in range(int(line[1:])):
         length = int(stream.readline()[1:])
         words.append(stream.read(length + 2)[:-2])
-    return {b"SET": store, b"GET": get, b"DEL": delete}[words[0]](*words[1:])
+    known = {b"SET": store, b"GET": get, b"DEL": delete, b"BGSAVE": save, b"INFO": info}
+    return known[words[0]](*words[1:])
 
 
 def memcached_request(stream, line):
