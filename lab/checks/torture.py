@@ -58,10 +58,15 @@ class Attack(scenario.Row, frozen=True):
         """The name in the results."""
         return self.programs[0].replace("DATA ", "") + (self.variant and f", {self.variant}")
 
+    def parameters(self) -> tuple[str, ...]:
+        """The boot parameters of its variant."""
+        variants = {**VARIANTS, **_TABLE.other_variants}
+        return variants[self.variant] if self.variant else ()
+
 
 class _Table(scenario.Row, frozen=True):
     variants: dict[str, tuple[str, ...]]
-    swap_variants: dict[str, tuple[str, ...]] = msgspec.field(name="swap-variants")
+    other_variants: dict[str, tuple[str, ...]] = msgspec.field(name="other-variants")
     attacks: dict[str, Attack]
     intact: tuple[Attack, ...]
 
@@ -181,7 +186,7 @@ class Bench:
     def attack(self, attack: Attack, append: Sequence[str], times: int = 1) -> machine.GuestResult:
         """The same with the KUnit suite of ``attack``, for ``times`` its limit."""
         suite = ("kunit.enable=1", f"kunit.filter_glob={attack.suite}", "loglevel=7") if attack.suite else ()
-        return self.script(attack, [*append, *suite], times * attack.limit * steps.patience())
+        return self.script(attack, [*append, *attack.parameters(), *suite], times * attack.limit * steps.patience())
 
     def mutants(self) -> list[str]:
         """The names of all mutations of the kernel."""
@@ -211,8 +216,7 @@ class Bench:
 
     def focused(self, attack: Attack) -> Case:
         """Run an attack on the intact kernel: a test that fails there cannot catch a mutation."""
-        variants = {**VARIANTS, **_TABLE.swap_variants}
-        guest = self.script(attack, variants[attack.variant] if attack.variant else (), _FOCUSED_S)
+        guest = self.script(attack, attack.parameters(), _FOCUSED_S)
         outcome = read_outcome(guest.stdout, guest.console, guest.oops)
         passed, failed, _ = read_tap(guest.stdout)
         problems = [*outcome.problems, *([] if passed or failed else ["no test ran"])]

@@ -33,6 +33,7 @@
 #ifdef CONFIG_QUELL_EARLY_ACK
 
 #include <linux/bits.h>
+#include <linux/delay.h>
 #include <linux/early_ack.h>
 #include <linux/irq_work.h>
 #include <linux/mm.h>
@@ -99,6 +100,13 @@ static DEFINE_PER_CPU(struct early_ack_late, early_ack_late) = {
 	.irq_work = IRQ_WORK_INIT_LAZY(early_ack_run_late),
 };
 
+/* Keep an ack-to-flush window open: arch/x86/mm/tests/early_ack_nmi.h. */
+static void early_ack_stretch(void)
+{
+	mdelay(READ_ONCE(early_ack_window_us) / USEC_PER_MSEC);
+	udelay(READ_ONCE(early_ack_window_us) % USEC_PER_MSEC);
+}
+
 /* Returns whether @work must not run now. */
 static bool early_ack_misbehave(const struct early_ack_work *work)
 {
@@ -112,6 +120,10 @@ static bool early_ack_misbehave(const struct early_ack_work *work)
 }
 
 #else
+
+static void early_ack_stretch(void)
+{
+}
 
 static bool early_ack_misbehave(const struct early_ack_work *work)
 {
@@ -153,6 +165,7 @@ static noinline void early_ack_run(struct early_ack_work *work, unsigned int nr)
 {
 	unsigned int i;
 
+	early_ack_stretch();
 	for (i = 0; i < nr; i++)
 		if (!early_ack_misbehave(&work[i]))
 			work[i].func(work[i].info);

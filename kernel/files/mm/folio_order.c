@@ -53,6 +53,7 @@
  *    alone maps (before 6.15; then Linux does).
  *    folio_order_split(), __folio_order_underused(), __folio_order_reuse() [partial unmap, give
  *    back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
+ *  - Added pages are zeroes. folio_order_get() [security zeroes; FOLIO_NOT_ZEROED]
  */
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
@@ -380,7 +381,7 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 		if (folio && !mem_cgroup_charge(folio, vma->vm_mm, gfp) &&
 		    !folio_memcg_alloc_deferred(folio)) {
 			folio_throttle_swaprate(folio, gfp);
-			if (user_alloc_needs_zeroing())
+			if (user_alloc_needs_zeroing() && !quell_mutant(FOLIO_NOT_ZEROED))
 				folio_zero_user(folio, vmf->address);
 			count_vm_event(FOLIO_ORDER_ALLOC);
 			return folio;

@@ -19,6 +19,8 @@
 #define EARLY_ACK_INFO_SIZE	40
 
 DECLARE_PER_CPU(bool, early_ack_owed);
+/* With CONFIG_QUELL_MUTANTS: how long ack-to-flush windows are kept open, in us. */
+extern unsigned int early_ack_window_us;
 
 void early_ack_call(smp_cond_func_t cond_func, smp_call_func_t func, void *info,
 		    bool early, const struct cpumask *mask);

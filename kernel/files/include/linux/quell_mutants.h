@@ -56,6 +56,7 @@
 	/* mm/gather_range.c */						\
 	M(GATHER_OWN_ONLY)	/* the range of the gather alone */	\
 	/* mm/folio_order.c */						\
+	M(FOLIO_NOT_ZEROED)	/* the frame's former content shows */	\
 	M(FOLIO_REUSE_SHARED)	/* others may map the folio, too */	\
 	/* mm/writeout_batch.c */					\
 	M(WRITEOUT_NO_FLUSH)	/* no CPU flushes */			\

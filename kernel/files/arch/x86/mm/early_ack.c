@@ -33,8 +33,8 @@
  *    it says no while early_ack_owed is set. early_ack_owed encloses the window in program order,
  *    which counts for interruptions of this CPU. An NMI that asked before ends before the
  *    acknowledgment. GUP-fast looks at page tables and uses no entry. A module that uses
- *    __copy_from_user_inatomic() without asking is not covered. [early_ack_owed_test,
- *    early_ack_walk_test; EARLY_ACK_NOT_OWED]
+ *    __copy_from_user_inatomic() without asking is not covered. [nmi,
+ *    early_ack_owed_test, early_ack_walk_test; EARLY_ACK_NOT_OWED]
  *  - Accesses of the CPU itself (descriptor tables, stacks, PMU buffers) are to kernel addresses.
  *    With page table isolation the LDT is at an address of the mm, but install_ldt() has every CPU
  *    load the new one before it unmaps the old one.
@@ -103,6 +103,9 @@ static int __init early_ack_init(void)
 }
 subsys_initcall(early_ack_init);
 
+#ifdef CONFIG_QUELL_MUTANTS
+#include "tests/early_ack_nmi.h"
+#endif
 #ifdef CONFIG_QUELL_KUNIT_TEST
 #include "tests/early_ack-kunit.h"
 #endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * NMIs that read user memory in an ack-to-flush window, for the selftest nmi. Debug
+ * kernels only. Parameters below /sys/module/early_ack/parameters/:
+ *
+ *	window_us	stretches each window by this time, 0 to 50,000 us
+ *	nmi		"CPU ADDRESS" sends an NMI to a CPU, whose handler reads the word at this
+ *			hexadecimal address of current->mm; reads as "1 WORD", or "0 0" if the
+ *			access was refused or found no page
+ */
+#include <linux/cpu.h>
+#include <linux/iopoll.h>
+#include <linux/moduleparam.h>
+#include <linux/mutex.h>
+#include <linux/uaccess.h>
+#include <asm/apic.h>
+#include <asm/nmi.h>
+
+#define EARLY_ACK_NMI_TIMEOUT_US	(5 * USEC_PER_SEC)
+
+unsigned int early_ack_window_us;
+
+static DEFINE_MUTEX(early_ack_nmi_mutex);
+/* The target, or -1. What follows it belongs to the handler until then. */
+static int early_ack_nmi_cpu = -1;
+static unsigned long early_ack_nmi_address, early_ack_nmi_word;
+static bool early_ack_nmi_read;
+
+static int early_ack_nmi_handler(unsigned int cmd, struct pt_regs *regs)
+{
+	unsigned long word;
+
+	/* Pairs with early_ack_nmi_set(): the address. */
+	if (smp_load_acquire(&early_ack_nmi_cpu) != smp_processor_id())
+		return NMI_DONE;
+	early_ack_nmi_read = !copy_from_user_nmi(&word, (void __user *)early_ack_nmi_address,
+						 sizeof(word));
+	early_ack_nmi_word = early_ack_nmi_read ? word : 0;
+	/* Pairs with early_ack_nmi_set(): the result. */
+	smp_store_release(&early_ack_nmi_cpu, -1);
+	return NMI_HANDLED;
+}
+
+static int early_ack_nmi_set(const char *val, const struct kernel_param *kp)
+{
+	unsigned long address;
+	unsigned int cpu;
+	int now, err = -EINVAL;
+
+	if (sscanf(val, "%u %lx", &cpu, &address) != 2)
+		return -EINVAL;
+	mutex_lock(&early_ack_nmi_mutex);
+	cpus_read_lock();
+	if (cpu < nr_cpu_ids && cpu_online(cpu)) {
+		early_ack_nmi_address = address;
+		/* Pairs with early_ack_nmi_handler(). */
+		smp_store_release(&early_ack_nmi_cpu, cpu);
+		__apic_send_IPI(cpu, NMI_VECTOR);
+		err = read_poll_timeout(smp_load_acquire, now, now == -1, 0,
+					EARLY_ACK_NMI_TIMEOUT_US, false, &early_ack_nmi_cpu);
+	}
+	cpus_read_unlock();
+	mutex_unlock(&early_ack_nmi_mutex);
+	return err;
+}
+
+static int early_ack_nmi_get(char *buf, const struct kernel_param *kp)
+{
+	return sysfs_emit(buf, "%d %lx\n", early_ack_nmi_read, early_ack_nmi_word);
+}
+
+static const struct kernel_param_ops early_ack_nmi_ops = {
+	.set = early_ack_nmi_set,
+	.get = early_ack_nmi_get,
+};
+module_param_cb(nmi, &early_ack_nmi_ops, NULL, 0600);
+
+static int early_ack_window_set(const char *val, const struct kernel_param *kp)
+{
+	return param_set_uint_minmax(val, kp, 0, 50 * USEC_PER_MSEC);
+}
+
+static const struct kernel_param_ops early_ack_window_ops = {
+	.set = early_ack_window_set,
+	.get = param_get_uint,
+};
+module_param_cb(window_us, &early_ack_window_ops, &early_ack_window_us, 0600);
+
+static int __init early_ack_nmi_init(void)
+{
+	return register_nmi_handler(NMI_LOCAL, early_ack_nmi_handler, 0, "early_ack");
+}
+late_initcall(early_ack_nmi_init);

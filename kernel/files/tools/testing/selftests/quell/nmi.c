@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * NMIs in ack-to-flush windows of early acknowledgment (arch/x86/mm/early_ack.c, A1). Debug kernels
+ * only: the kernel's half, arch/x86/mm/tests/early_ack_nmi.h, keeps each window open for 20 ms and
+ * sends the NMIs.
+ *
+ * A thread on CPU 1 reads a page. CPU 0 gives the page back, which returns once CPU 1 has
+ * acknowledged, fills new pages, of which one most likely has the same frame, and sends an NMI to
+ * CPU 1. Its handler must not read the frame's new content through the stale entry.
+ */
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include "util.h"
+
+#define PARAMETERS	"/sys/module/early_ack/parameters/"
+#define WINDOW_US	"20000"
+#define ROUNDS		100
+#define NEW_PAGES	64
+#define OLD		0x1111111111111111UL
+#define NEW		0x2222222222222222UL
+
+static atomic_ulong passes;
+static atomic_bool stop;
+static _Atomic uint64_t *page;
+
+static void *read_page(void *unused)
+{
+	(void)unused;
+	pin(1);
+	while (!atomic_load(&stop)) {
+		(void)atomic_load(page);
+		/* The kernel reads the page, too: QEMU caches its entries separately. */
+		syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, page, NULL, sizeof(*page));
+		atomic_fetch_add(&passes, 1);
+	}
+	return NULL;
+}
+
+static void let_pass(void)
+{
+	unsigned long until = atomic_load(&passes) + 2;
+
+	while (atomic_load(&passes) < until)
+		;
+}
+
+/* Returns whether the handler could read, and what. */
+static bool read_by_nmi(uint64_t *word)
+{
+	char text[64];
+	int read;
+
+	snprintf(text, sizeof(text), "1 %lx", (unsigned long)page);
+	write_text(PARAMETERS "nmi", text);
+	read_text(PARAMETERS "nmi", text, sizeof(text));
+	if (sscanf(text, "%d %lx", &read, word) != 2)
+		die(PARAMETERS "nmi");
+	return read;
+}
+
+static void fill(uint64_t *pages)
+{
+	for (int i = 0; i < NEW_PAGES; i++)
+		pages[i * WORDS] = NEW;
+}
+
+int main(void)
+{
+	int found = 0, refused = 0;
+	pthread_t thread;
+	uint64_t word = 0;
+	uint64_t *new;
+
+	if (access(PARAMETERS "nmi", W_OK) || sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+		test_skip("CONFIG_QUELL_MUTANTS and two CPUs", "an NMI in an ack-to-flush window");
+		test_end();
+	}
+	pin(0);
+	page = map_private(PAGE);
+	madvise((void *)page, PAGE, MADV_NOHUGEPAGE);
+	atomic_store(page, OLD);
+	start_thread(&thread, read_page, NULL);
+	let_pass();
+	test_result(read_by_nmi(&word) && word == OLD, "an NMI outside of a window reads user memory");
+
+	write_text(PARAMETERS "window_us", WINDOW_US);
+	for (int round = 0; round < ROUNDS; round++) {
+		new = map_private(NEW_PAGES * PAGE);
+		madvise(new, NEW_PAGES * PAGE, MADV_NOHUGEPAGE);
+		atomic_store(page, OLD);
+		let_pass();
+		if (madvise((void *)page, PAGE, MADV_DONTNEED))
+			die("MADV_DONTNEED");
+		fill(new);
+		if (!read_by_nmi(&word))
+			refused++;
+		else if (word == NEW)
+			found++;
+		munmap(new, NEW_PAGES * PAGE);
+	}
+	write_text(PARAMETERS "window_us", "0");
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	test_result(!found, "no NMI in a window reads a freed frame");
+	if (found)
+		printf("# %d of %d NMIs did\n", found, ROUNDS);
+	test_result(refused || found, "NMIs come in windows");
+	test_end();
+}
