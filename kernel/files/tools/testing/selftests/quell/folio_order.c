@@ -116,16 +116,29 @@ unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-/* Returns the pages of the largest folio. */
-unsigned long fill_new(unsigned long pages)
+void expect_folio(const char *map, unsigned long i, unsigned int right)
+{
+	unsigned int pages = folio_pages_at(map + i * PAGE);
+
+	expect(pages == right, "page %lu is in a folio of %u pages, not %u", i, pages, right);
+}
+
+void expect_largest(const char *map, unsigned long pages, unsigned long right)
+{
+	unsigned long most = largest(map, pages);
+
+	expect(most == right, "the largest folio has %lu pages, not %lu", most, right);
+}
+
+void expect_new(unsigned long pages, unsigned long right, const char *when)
 {
 	char *map = map_region(BIG);
 	unsigned long most;
 
 	fill(map, 0, pages);
 	most = largest(map, pages);
+	expect(most == right, "%s: the largest folio has %lu pages, not %lu", when, most, right);
 	munmap(map, BIG);
-	return most;
 }
 
 /* --- The tests ----------------------------------------------------------- */

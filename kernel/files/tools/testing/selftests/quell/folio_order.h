@@ -37,9 +37,13 @@ void fill(char *map, unsigned long from, unsigned long to);
 void verify(char *map, unsigned long from, unsigned long to, bool written,
 	    const char *when);
 unsigned long there(const char *map, unsigned long pages);
-unsigned long largest(const char *map, unsigned long pages);
 unsigned long faults(void);
-unsigned long fill_new(unsigned long pages);
+unsigned long largest(const char *map, unsigned long pages);
+/* Page @i is in a folio of @right pages. */
+void expect_folio(const char *map, unsigned long i, unsigned int right);
+/* The largest folio of a mapping, or of new memory that is filled. */
+void expect_largest(const char *map, unsigned long pages, unsigned long right);
+void expect_new(unsigned long pages, unsigned long right, const char *when);
 
 /* folio_order_size.c */
 extern const struct test size_tests[];

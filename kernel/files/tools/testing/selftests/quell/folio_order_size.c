@@ -14,8 +14,7 @@ static void test_forward(void)
 	fill(map, 0, COUNT);
 	n = faults() - before;
 	expect(n * 100 <= COUNT * 8, "%lu faults for %lu pages", n, COUNT);
-	expect(largest(map, COUNT) == MOST, "the largest folio has %lu pages",
-	       largest(map, COUNT));
+	expect_largest(map, COUNT, MOST);
 	expect(there(map, COUNT) == COUNT, "%lu pages are there", there(map, COUNT));
 	verify(map, 0, COUNT, true, "forward");
 }
@@ -29,8 +28,7 @@ static void test_backward(void)
 		put(map, i);
 	n = faults() - before;
 	expect(n * 100 <= COUNT * 8, "%lu faults for %lu pages", n, COUNT);
-	expect(largest(map, COUNT) == MOST, "the largest folio has %lu pages",
-	       largest(map, COUNT));
+	expect_largest(map, COUNT, MOST);
 	verify(map, 0, COUNT, true, "backward");
 }
 
@@ -43,9 +41,7 @@ static void test_steps(void)
 
 	fill(map, 0, 64);
 	for (unsigned int i = 0; i < ARRAY_SIZE(sizes); i++)
-		expect(folio_pages_at(map + sizes[i][0] * PAGE) == sizes[i][1],
-		       "page %u is in a folio of %u pages, not %u", sizes[i][0],
-		       folio_pages_at(map + sizes[i][0] * PAGE), sizes[i][1]);
+		expect_folio(map, sizes[i][0], sizes[i][1]);
 }
 
 static void test_madvised(void)
@@ -68,49 +64,38 @@ static void test_nohugepage(void)
 
 	must_advise(map, BIG, MADV_NOHUGEPAGE);
 	fill(map, 0, 256);
-	expect(largest(map, 256) == 1, "a folio of %lu pages", largest(map, 256));
+	expect_largest(map, 256, 1);
 }
 
 static void test_prctl(void)
 {
-	unsigned long most;
-
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("PR_SET_THP_DISABLE");
-	most = fill_new(256);
-	expect(most == 1, "disabled: a folio of %lu pages", most);
+	expect_new(256, 1, "disabled");
 	prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
-	most = fill_new(256);
-	expect(most == MOST, "enabled again: %lu pages", most);
+	expect_new(256, MOST, "enabled again");
 }
 
 static void test_never(void)
 {
-	unsigned long most;
-
 	write_text(THP "enabled", "never");
-	most = fill_new(256);
-	expect(most == 1, "never: a folio of %lu pages", most);
+	expect_new(256, 1, "never");
 	write_text(THP "enabled", "always");
 	/* A huge page does not fit. */
 	{
 		char *map = map_region(HUGE / 2);
 
 		fill(map, 0, 256);
-		expect(largest(map, 256) == MOST, "always: %lu pages", largest(map, 256));
+		expect_largest(map, 256, MOST);
 	}
 }
 
 static void test_switch(void)
 {
-	unsigned long most;
-
 	write_text(SYSFS "enabled", "0");
-	most = fill_new(256);
-	expect(most == 1, "off: a folio of %lu pages", most);
+	expect_new(256, 1, "off");
 	write_text(SYSFS "enabled", "1");
-	most = fill_new(256);
-	expect(most == MOST, "on: %lu pages", most);
+	expect_new(256, MOST, "on");
 	/* Memory from before the switch stays. */
 	{
 		char *map = map_region(BIG);
@@ -125,25 +110,21 @@ static void test_switch(void)
 
 static void test_manual(void)
 {
-	unsigned long most;
 	char *map;
 
 	write_text(THP "hugepages-64kB/enabled", "never");
-	most = fill_new(256);
-	expect(most == 8, "64kB never: the largest has %lu pages", most);
+	expect_new(256, 8, "64kB never");
 
 	/* As in stock: the first fault gets it. */
 	write_text(THP "hugepages-64kB/enabled", "always");
 	map = map_region(BIG);
 	put(map, 100);
-	expect(folio_pages_at(map + 100 * PAGE) == 16, "64kB always: %u pages",
-	       folio_pages_at(map + 100 * PAGE));
+	expect_folio(map, 100, 16);
 	munmap(map, BIG);
 
 	write_text(THP "hugepages-64kB/enabled", "never");
 	write_text(SYSFS "max_kb", "64");
-	most = fill_new(256);
-	expect(most == MOST, "given back: %lu pages", most);
+	expect_new(256, MOST, "given back");
 }
 
 static void test_max_kb(void)
@@ -155,11 +136,8 @@ static void test_max_kb(void)
 	static const char * const bad[] = { "-1", "x", "64kB", "2048" };
 
 	for (unsigned int i = 0; i < ARRAY_SIZE(good); i++) {
-		unsigned long most;
-
 		write_text(SYSFS "max_kb", good[i].kb);
-		most = fill_new(512);
-		expect(most == good[i].most, "%s: a folio of %lu pages", good[i].kb, most);
+		expect_new(512, good[i].most, good[i].kb);
 	}
 	for (unsigned int i = 0; i < ARRAY_SIZE(bad); i++)
 		expect(!try_write(SYSFS "max_kb", bad[i]), "max_kb takes \"%s\"", bad[i]);
@@ -175,10 +153,8 @@ static void test_edges(void)
 
 	fill(map, 0, end);
 	expect(there(map, end) == end, "%lu pages", there(map, end));
-	expect(folio_pages_at(map + 16 * PAGE) == 8, "page 16: a folio of %u pages",
-	       folio_pages_at(map + 16 * PAGE));
-	expect(folio_pages_at(map + 24 * PAGE) == 1, "page 24: a folio of %u pages",
-	       folio_pages_at(map + 24 * PAGE));
+	expect_folio(map, 16, 8);
+	expect_folio(map, 24, 1);
 	pagemap_read(map + end * PAGE, 1, &behind);
 	expect(!(behind & PM_PRESENT), "a page behind the mapping is there");
 
@@ -198,10 +174,8 @@ static void test_partly_mapped(void)
 
 	put(map, 24);
 	fill(map, 0, 64);
-	expect(folio_pages_at(map + 16 * PAGE) == 8, "page 16: a folio of %u pages",
-	       folio_pages_at(map + 16 * PAGE));
-	expect(folio_pages_at(map + 24 * PAGE) == 1, "page 24: a folio of %u pages",
-	       folio_pages_at(map + 24 * PAGE));
+	expect_folio(map, 16, 8);
+	expect_folio(map, 24, 1);
 	verify(map, 0, 64, true, "partly mapped");
 }
 
@@ -218,13 +192,10 @@ static void test_bind(void)
 	int bound = 0;
 
 	for (unsigned int node = 0; node < MAX_NODES; node++) {
-		unsigned long most;
-
 		if (!bind_to(node))
 			continue;
 		bound++;
-		most = fill_new(COUNT);
-		expect(most == MOST, "the largest folio on node %u has %lu pages", node, most);
+		expect_new(COUNT, MOST, "bound");
 	}
 	if (!bound)
 		skip("NUMA");
@@ -258,7 +229,7 @@ static void test_read_first(void)
 
 	verify(map, 0, 256, false, "read first");
 	fill(map, 0, 256);
-	expect(largest(map, 256) == 1, "a folio of %lu pages", largest(map, 256));
+	expect_largest(map, 256, 1);
 }
 
 static void test_locked(void)
@@ -268,8 +239,7 @@ static void test_locked(void)
 	if (mlock(map, 1UL << 20))
 		return skip("mlock");
 	expect(there(map, 256) == 256, "%lu pages", there(map, 256));
-	expect(largest(map, 256) == MOST, "the largest folio has %lu pages",
-	       largest(map, 256));
+	expect_largest(map, 256, MOST);
 	verify(map, 0, 256, false, "locked");
 }
 

@@ -65,8 +65,7 @@ static void test_learns(void)
 	expect(vm_counter("folio_order_unused") > unused, "nothing was found unused");
 	expect(found * 100 <= asked * 125, "%lu pages for %lu", found, asked);
 	fill(map, COUNT / 2, COUNT);
-	expect(folio_pages_at(map + (COUNT - 1) * PAGE) == MOST, "the last folio has %u pages",
-	       folio_pages_at(map + (COUNT - 1) * PAGE));
+	expect_folio(map, COUNT - 1, MOST);
 }
 
 static char *two_map;
@@ -116,8 +115,6 @@ static void *fill_at_once(void *arg)
 /* Both threads fault on one page: one of two allocated folios is dropped. */
 static void test_races(void)
 {
-	unsigned long most;
-
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		return skip("two CPUs");
 	for (int round = 0; round < 4; round++) {
@@ -132,8 +129,7 @@ static void test_races(void)
 			pthread_join(thread[i], NULL);
 		verify(two_map, 0, COUNT, true, "races");
 		munmap(two_map, BIG);
-		most = fill_new(256);
-		expect(most == MOST, "%d: a folio of %lu pages", round, most);
+		expect_new(256, MOST, "races");
 	}
 }
 

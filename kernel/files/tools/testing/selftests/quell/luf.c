@@ -40,8 +40,6 @@ void restore_lot_pages(void)
 	write_text(LOT_PAGES, lot_pages);
 }
 
-/* --- Windows ------------------------------------------------------------- */
-
 static char stale_ms[32];
 static pid_t stale_ms_owner;
 

@@ -36,8 +36,6 @@
 /* Extra seconds on a busy host. */
 #define GRACE		60.0
 
-/* --- Shared by all processes ---------------------------------------------------- */
-
 struct shared *sh;
 static const char *dir;
 int nr_cpus, nr_nodes;
@@ -55,8 +53,6 @@ bool stopped(void)
 {
 	return atomic_load(&sh->stop);
 }
-
-/* --- Main ----------------------------------------------------------------------------- */
 
 static struct process {
 	const char *name;

@@ -4,8 +4,6 @@
 
 #define MAX_ORDER_PAGES	512
 
-/* --- Page table entries and folios --------------------------------------- */
-
 int proc_fd(const char *path, uint64_t *known)
 {
 	uint64_t was = __atomic_load_n(known, __ATOMIC_RELAXED);
@@ -90,8 +88,6 @@ void drain_all_lru(void)
 	write_text("/proc/sys/vm/drop_caches", "1");
 }
 
-/* --- NUMA nodes ---------------------------------------------------------- */
-
 bool two_nodes(void)
 {
 	return !access("/sys/devices/system/node/node1", R_OK);
@@ -122,8 +118,6 @@ void move_to_node(volatile void *map, unsigned long n, int node)
 	}
 }
 
-/* --- userfaultfd --------------------------------------------------------- */
-
 int open_uffd(volatile void *addr, size_t bytes, uint64_t features)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
@@ -148,8 +142,6 @@ bool uffd_protect(int uffd, volatile void *addr, size_t bytes, bool on)
 
 	return !ioctl(uffd, UFFDIO_WRITEPROTECT, &protect);
 }
-
-/* --- Mappings of SIZE bytes ---------------------------------------------- */
 
 void fill_file(const char *name, uint64_t value)
 {
@@ -188,8 +180,6 @@ void *map_filled(uint64_t value)
 		map[i] = value;
 	return map;
 }
-
-/* --- Page-out ------------------------------------------------------------ */
 
 void touch(const volatile void *map, size_t bytes)
 {

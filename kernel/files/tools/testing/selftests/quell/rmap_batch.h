@@ -77,6 +77,9 @@ void skip(void);
 void put_at(char *at, unsigned long page, uint32_t gen);
 bool holds(const char *at, unsigned long page, uint32_t gen);
 void put(struct region *r, unsigned long i, uint32_t gen);
+void put_all(struct region *r, uint32_t gen);
+/* To the pattern, @shift pages before. */
+void put_pattern(struct region *r, unsigned long shift, uint32_t gen);
 void check(struct region *r, unsigned long i, const char *when);
 void check_all(struct region *r, const char *when);
 void check_in_any_order(struct region *r, const char *when);

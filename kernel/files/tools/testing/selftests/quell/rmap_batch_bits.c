@@ -20,9 +20,7 @@ static void case_soft_dirty(struct region *r, unsigned int act)
 
 	for (unsigned int round = 0; round < 3; round++) {
 		clear_softdirty();
-		for (unsigned long i = 0; i < r->pages; i++)
-			if (in_pattern(r, (i + round) % r->pages))
-				put(r, i, 2 + round);
+		put_pattern(r, round, 2 + round);
 		pagemap_of(r, bits);
 		for (unsigned long i = 0; i < r->pages; i++)
 			if (r->gen[i] == 2 + round && !(bits[i] & PM_SOFT_DIRTY))
@@ -97,8 +95,7 @@ static void case_protected(struct region *r, unsigned int act)
 		lose(r, act);
 		if (mprotect(r->map, r->pages * PAGE, PROT_READ | PROT_WRITE))
 			die("mprotect");
-		for (unsigned long i = 0; i < r->pages; i++)
-			put(r, i, 10 + round);
+		put_all(r, 10 + round);
 		check_all(r, "writable again");
 	}
 }

@@ -6,8 +6,7 @@ static void case_content(struct region *r, unsigned int act)
 {
 	lose(r, act);
 	check_in_any_order(r, "after the first time");
-	for (unsigned long i = 0; i < r->pages; i++)
-		put(r, i, 2);
+	put_all(r, 2);
 	lose(r, act);
 	check_in_any_order(r, "after the second time");
 	/* Pages come back in order, with writes between. */
@@ -68,9 +67,7 @@ static void case_dirty_shared(struct region *r, unsigned int act)
 	map_kind(r, r->kind);
 	for (unsigned long i = 0; i < r->pages; i++)
 		(void)*(volatile char *)r->at[i];
-	for (unsigned long i = 0; i < r->pages; i++)
-		if (in_pattern(r, i))
-			put(r, i, 2);
+	put_pattern(r, 0, 2);
 	lose(r, act);
 	if (act == MIGRATE)
 		lose(r, PAGEOUT);
@@ -82,9 +79,7 @@ static void case_dirty_file(struct region *r, unsigned int act)
 	char page[PAGE];
 
 	for (unsigned int round = 0; round < 3; round++) {
-		for (unsigned long i = 0; i < r->pages; i++)
-			if (in_pattern(r, (i + round) % r->pages))
-				put(r, i, 2 + round);
+		put_pattern(r, round, 2 + round);
 		if (round == 1 && fdatasync(r->fd))
 			die("fdatasync");
 		lose(r, act);

@@ -44,8 +44,7 @@ static void case_mlock(struct region *r, unsigned int act)
 					bad("page %lu is locked, and not present", i);
 		}
 		check_in_any_order(r, "partly locked");
-		for (unsigned long i = 0; i < r->pages; i++)
-			put(r, i, 2 + round);
+		put_all(r, 2 + round);
 	}
 	if (munlock(r->map, r->pages * PAGE))
 		die("munlock");
@@ -78,9 +77,7 @@ static void case_lazyfree(struct region *r, unsigned int act)
 	unsigned long kept = 0;
 
 	must_advise(r->map, r->pages * PAGE, MADV_FREE);
-	for (unsigned long i = 0; i < r->pages; i++)
-		if (in_pattern(r, i))
-			put(r, i, 2);
+	put_pattern(r, 0, 2);
 	lose(r, act);
 	for (unsigned long i = 0; i < r->pages; i++) {
 		if (r->gen[i] == 2)
@@ -142,8 +139,7 @@ static void case_pinned(struct region *r, unsigned int act)
 	for (unsigned int round = 0; round < 2; round++) {
 		lose(r, act);
 		check_in_any_order(r, "pinned");
-		for (unsigned long i = 0; i < r->pages; i++)
-			put(r, i, 2 + round);
+		put_all(r, 2 + round);
 		for (unsigned int k = 0; k < n; k++) {
 			unsigned long i = ((char *)pins[k].iov_base - r->map) / PAGE;
 
@@ -224,8 +220,7 @@ static void case_counters(struct region *r, unsigned int act)
 	base.shmem -= here.shmem;
 	base.swap -= here.swap;
 	for (unsigned int round = 0; round < 4; round++) {
-		for (unsigned long i = 0; i < r->pages; i++)
-			put(r, i, 2 + round);
+		put_all(r, 2 + round);
 		compare_counts(r, &base, "all there");
 		lose(r, act);
 		compare_counts(r, &base, "all away");

@@ -93,6 +93,19 @@ bool in_pattern(const struct region *r, unsigned long i)
 	}
 }
 
+void put_all(struct region *r, uint32_t gen)
+{
+	for (unsigned long i = 0; i < r->pages; i++)
+		put(r, i, gen);
+}
+
+void put_pattern(struct region *r, unsigned long shift, uint32_t gen)
+{
+	for (unsigned long i = 0; i < r->pages; i++)
+		if (in_pattern(r, (i + shift) % r->pages))
+			put(r, i, gen);
+}
+
 /* With as much room behind. */
 char *reserve_huge(unsigned long bytes)
 {

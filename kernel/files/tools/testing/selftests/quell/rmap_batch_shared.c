@@ -129,8 +129,7 @@ static void case_exclusive_there(struct region *r, unsigned int act)
 	check_in_any_order(r, "after the writes");
 	/* The child must see the content from before the writes. */
 	end_child(&c);
-	for (unsigned long i = 0; i < r->pages; i++)
-		put(r, i, 3);
+	put_all(r, 3);
 	lose(r, act);
 	check_in_any_order(r, "after the child");
 }
@@ -207,8 +206,7 @@ static void case_halves(struct region *r, unsigned int act)
 	for (unsigned int round = 0; round < 2; round++) {
 		lose(r, act);
 		check_in_any_order(r, "in two halves");
-		for (unsigned long i = 0; i < r->pages; i++)
-			put(r, i, 2 + round);
+		put_all(r, 2 + round);
 	}
 	lose(r, act);
 	check_in_any_order(r, "in two halves, written");
@@ -224,8 +222,7 @@ static void case_crossing(struct region *r, unsigned int act)
 	for (unsigned int round = 0; round < 2; round++) {
 		lose(r, act);
 		check_in_any_order(r, "across page tables");
-		for (unsigned long i = 0; i < r->pages; i++)
-			put(r, i, 2 + round);
+		put_all(r, 2 + round);
 	}
 	lose(r, act);
 	check_in_any_order(r, "across page tables, written");

@@ -32,8 +32,6 @@
 #define MAX_WORKERS	8
 #define PATIENCE	60		/* seconds for the workers' end */
 
-/* --- Shared by all processes -------------------------------------------- */
-
 struct shared *sh;
 
 char *areas[AREAS];
@@ -41,8 +39,6 @@ int nr_workers = 2;
 bool nodes, soft_dirty;
 bool huge;		/* folios of 2 MB, too, with one soft-dirty bit */
 uint64_t seed;
-
-/* --- Main ----------------------------------------------------------------- */
 
 static char path[4096];
 

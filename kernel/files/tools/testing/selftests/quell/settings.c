@@ -98,8 +98,6 @@ void set_switch(const char *name, bool on)
 	write_text(path, on ? "1" : "0");
 }
 
-/* --- The kernel's log ---------------------------------------------------- */
-
 static int kmsg_fd = -1;
 
 void watch_kernel_log(void)

@@ -134,8 +134,6 @@ bool counts_flushes(void)
 	return vm_counter("nr_tlb_remote_flush") >= 0;
 }
 
-/* --- Time ---------------------------------------------------------------- */
-
 double now(void)
 {
 	struct timespec t;
@@ -219,8 +217,6 @@ char *reserve(size_t bytes, size_t align)
 		die("munmap");
 	return at;
 }
-
-/* --- Faults -------------------------------------------------------------- */
 
 static __thread struct {
 	sigjmp_buf *jump;
