@@ -131,7 +131,7 @@ def _tests_header(what: str, tests: Sequence[str], files: Mapping[str, FileData]
         )  # fmt: skip
         items.append("\n".join([f"  {path.rsplit('/', 1)[-1]}", *lines, ""]))
     needs = "\nThe programs need root; the head of each says what else.\n"
-    body = "\n".join(items) + (needs if any(path.endswith(".c") for path in tests) else "")
+    body = "\n".join(items) + (needs if any(b"\nint main(" in files[path].content for path in tests) else "")
     return f"selftests/quell: tests of {what}\n\nFor user space, of the patch before this one:\n\n{body}"
 
 
