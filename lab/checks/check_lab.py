@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from checks import steps
 from checks.cases import Results
 from quell import prereq, proc
 from quell.paths import Cache, repo_root
@@ -24,7 +25,8 @@ _TIMEOUT_S = 900
 def _run(argv: list[str | Path], env: Mapping[str, str]) -> proc.Result:
     lab = repo_root() / "lab"
     ours = {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
-    return proc.run([sys.executable, "-m", *argv], cwd=lab, env={**ours, **env}, timeout=_TIMEOUT_S, check=False)
+    limit = _TIMEOUT_S * steps.patience()
+    return proc.run([sys.executable, "-m", *argv], cwd=lab, env={**ours, **env}, timeout=limit, check=False)
 
 
 def run_tests(results: Results, name: str, folder: Path, env: Mapping[str, str] | None = None) -> None:
