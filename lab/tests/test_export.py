@@ -338,7 +338,7 @@ def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_p
     program = kernel / "files/tools/testing/selftests/quell/one.c"
     program.parent.mkdir(parents=True)
     program.write_text(
-        "// SPDX-License-Identifier: GPL-2.0-only\n/*\n * No page is\n * lost. Usage:\n *\n *\tone DIR\n */\nint x;\n"
+        "// SPDX-License-Identifier: GPL-2.0-only\n/*\n * No page is\n * lost. Usage:\n *\n *\tone DIR\n */\nint main(void)\n{\n}\n"
     )
     table = (kernel / "series.toml").read_text()
     (kernel / "series.toml").write_text(table.replace('"mm/luf.c"', '"mm/luf.c", "tools/testing/selftests/quell/one.c"'))
