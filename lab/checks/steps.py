@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from checks import scenario
-from quell import machine
+from quell import machine, watch
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -118,7 +118,7 @@ def read(stdout: str, console: str, steps: Sequence[Step]) -> dict[str, Said]:
         if code:
             status = read_status(int(code))
         else:
-            status = "crash" if machine.find_oops(log) and "sysrq: Trigger" not in log else "hang"
+            status = "crash" if watch.find_oops(log) and "sysrq: Trigger" not in log else "hang"
         said = Said(status, text, log)
         if len(words := figures.split()) == 6:
             seconds, parked, stolen = (

@@ -20,7 +20,7 @@ from checks import scenario, steps
 from checks.benches import BRD, XFS
 from checks.cases import Case
 from checks.tap import read_tap, tap_comments
-from quell import build, machine, prereq, source, tree
+from quell import build, machine, prereq, source, tree, watch
 from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache
@@ -137,7 +137,7 @@ def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome
     problems += [f"ledger: {text}" for text in _LEDGER.findall(console)]
     problems += [f"kernel half: {text}" for text in _KERNEL_HALF.findall(console)]
     problems += [f"console: {line}" for line in oops]
-    problems += [f"console: {line}" for line in machine.find_warnings(console)]
+    problems += [f"console: {line}" for line in watch.find_warnings(console)]
     if "FAILURE" in _END.findall(console):
         problems.append("kernel half: End of test: FAILURE")
     return Outcome(
@@ -247,7 +247,7 @@ class Bench:
             return Case(name, "failed", f"torture.toml has no test for the mutation {name}")
         try:
             guest = self.attack(attack, [f"quell_mutants.mutant={name}"])
-        except machine.GuestTimeout as error:
+        except watch.GuestTimeout as error:
             # A hang alone does not catch a mutation.
             return Case(name, "failed", f"{name} survived: {error.message}")
         outcome = read_outcome(guest.stdout, guest.console, guest.oops)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guests import KERNELS, SIDES, FakePlace, plan, sample
-from quell import build, counters, disks, engine, machine, prereq, results, sides, source, table, ui
+from quell import build, counters, disks, engine, machine, prereq, results, sides, source, table, ui, watch
 from quell.commands import compare as command
 from quell.errors import QuellError, UsageError
 from quell.frames import parse_frames
@@ -48,11 +48,11 @@ def test_what_should_be_the_same(tmp_path: Path) -> None:
 def test_a_run_that_fails_ends_it_all(tmp_path: Path) -> None:
     def answer(side: str, name: str, n: int) -> counters.Sample:
         if side == "quell":
-            raise machine.GuestPanic("the guest's kernel crashed: BUG: x", detail="Call Trace:")
+            raise watch.GuestPanic("the guest's kernel crashed: BUG: x", detail="Call Trace:")
         return sample()
 
     place = FakePlace(answer)
-    with pytest.raises(machine.GuestPanic, match="workload a, side quell: the guest's kernel crashed"):
+    with pytest.raises(watch.GuestPanic, match="workload a, side quell: the guest's kernel crashed"):
         engine.measure([plan("a"), plan("b")], SIDES, 3, place, tmp_path)
     assert len(place.log) == 2
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from quell import machine
+from quell import machine, watch
 from quell.disks import Disk
 from quell.errors import UsageError
 from quell.frames import FramesError
@@ -152,10 +152,10 @@ def test_job_encoding() -> None:
 
 
 def test_oops_in_recorded_logs() -> None:
-    oops = machine.find_oops(PANIC)
+    oops = watch.find_oops(PANIC)
     assert oops[0] == "Kernel panic - not syncing: sysrq triggered crash"
     assert any("sysrq_handle_crash" in text for text in oops)
-    oops = machine.find_oops(OOPS)
+    oops = watch.find_oops(OOPS)
     assert oops[0].startswith("BUG: kernel NULL pointer dereference")
     assert len(oops) <= 40
 
@@ -169,9 +169,9 @@ def test_stalls_and_warnings_are_no_crash() -> None:
             "Out of memory: Killed process 55 (mapped-read)",
         ]
     )
-    assert machine.find_oops(log) == ()
-    assert len(machine.find_warnings(log)) == 3
-    assert machine.find_oops("watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [a:1]")
+    assert watch.find_oops(log) == ()
+    assert len(watch.find_warnings(log)) == 3
+    assert watch.find_oops("watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [a:1]")
 
 
 class Fake:
@@ -189,11 +189,11 @@ class Fake:
         cut: Callable[[], bool] | None = None,
     ) -> str:  # fmt: skip
         setup = f"cd {shlex.quote(str(self.folder))}; echo $$ > pid; "
-        return machine.supervise(
+        return watch.supervise(
             ["/bin/sh", "-c", setup + script],
             console=self.console,
             frames=self.frames,
-            limits=machine.Limits(boot, run),
+            limits=watch.Limits(boot, run),
             qemu_log=self.folder / "qemu.log",
             fail_on_oops=fail,
             cut=cut,
@@ -232,7 +232,7 @@ def test_normal_end(fake: Fake) -> None:
 
 
 def test_guest_that_never_boots(fake: Fake) -> None:
-    with pytest.raises(machine.GuestTimeout, match="did not boot within 0.3 s") as caught:
+    with pytest.raises(watch.GuestTimeout, match="did not boot within 0.3 s") as caught:
         fake.run("echo last words > console.log; sleep 60", boot=0.3)
     assert caught.value.log == fake.console
     assert "last words" in caught.value.detail
@@ -240,7 +240,7 @@ def test_guest_that_never_boots(fake: Fake) -> None:
 
 def test_command_that_hangs(fake: Fake) -> None:
     start = time.monotonic()
-    with pytest.raises(machine.GuestTimeout, match="command in the guest did not end within 0.2 s"):
+    with pytest.raises(watch.GuestTimeout, match="command in the guest did not end within 0.2 s"):
         fake.run("echo quell-runner 1 > frames; trap '' TERM; sleep 60", run=0.2)
     assert time.monotonic() - start < 3
 
@@ -248,7 +248,7 @@ def test_command_that_hangs(fake: Fake) -> None:
 @pytest.mark.parametrize("ends", ["", "; sleep 60"])
 def test_panic(fake: Fake, ends: str) -> None:
     (fake.folder / "log").write_text(PANIC)
-    with pytest.raises(machine.GuestPanic, match="sysrq triggered crash") as caught:
+    with pytest.raises(watch.GuestPanic, match="sysrq triggered crash") as caught:
         fake.run(f"echo quell-runner 1 > frames; cat log > console.log{ends}")
     assert "sysrq_handle_crash" in caught.value.detail
     assert caught.value.log == fake.console and caught.value.exit_code == 1
@@ -270,18 +270,18 @@ def test_power_is_cut_when_it_is_asked_for(fake: Fake) -> None:
 
 
 def test_qemu_that_fails(fake: Fake) -> None:
-    with pytest.raises(machine.GuestError, match="QEMU failed with exit code 1") as caught:
+    with pytest.raises(watch.GuestError, match="QEMU failed with exit code 1") as caught:
         fake.run("echo no such machine >&2; exit 1")
     assert caught.value.detail == "no such machine"
 
 
 def test_missing_qemu(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no-such-qemu is missing"):
-        machine.supervise(
+        watch.supervise(
             ["no-such-qemu"],
             console=tmp_path / "c",
             frames=tmp_path / "f",
-            limits=machine.Limits(1, 1),
+            limits=watch.Limits(1, 1),
             qemu_log=tmp_path / "q",
         )
 
@@ -291,10 +291,10 @@ def test_interrupted_or_killed_leaves_nothing(tmp_path: Path, number: int) -> No
     code = f"""
 import sys
 from pathlib import Path
-from quell import machine
+from quell import watch
 f = Path({str(tmp_path)!r})
-machine.supervise(["/bin/sh", "-c", "echo $$ > " + str(f / "pid") + "; exec sleep 60"],
-    console=f / "c", frames=f / "f", limits=machine.Limits(60, 60), qemu_log=f / "q")
+watch.supervise(["/bin/sh", "-c", "echo $$ > " + str(f / "pid") + "; exec sleep 60"],
+    console=f / "c", frames=f / "f", limits=watch.Limits(60, 60), qemu_log=f / "q")
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     child = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL)
@@ -377,25 +377,25 @@ def test_boot_truncated(guest: Scripted) -> None:
 
 
 def test_boot_that_could_not_be_prepared(guest: Scripted) -> None:
-    with pytest.raises(machine.GuestError, match="prepared: no ext4"):
+    with pytest.raises(watch.GuestError, match="prepared: no ext4"):
         guest.boot(b"quell-runner 1\n@failure 7\nno ext4\n@end 1\n")
 
 
 def test_qemu_that_crashes_at_boot_is_started_again(guest: Scripted) -> None:
     assert guest.run("[ $(wc -l < tries) -gt 2 ] || kill -SEGV $$; cat sent > frames").exit_code == 0
-    with pytest.raises(machine.QemuCrash, match="QEMU was ended by signal 11"):
+    with pytest.raises(watch.QemuCrash, match="QEMU was ended by signal 11"):
         guest.run("kill -SEGV $$")
 
 
 def test_guest_that_hangs_at_boot_is_started_again(guest: Scripted) -> None:
     assert guest.run("[ $(wc -l < tries) -gt 1 ] || sleep 60; cat sent > frames", boot_timeout=0.5).exit_code == 0
-    with pytest.raises(machine.BootTimeout, match="did not boot within 0.5 s"):
+    with pytest.raises(watch.BootTimeout, match="did not boot within 0.5 s"):
         guest.run("sleep 60", boot_timeout=0.5)
     assert guest.tries == 3
 
 
 def test_qemu_that_crashes_later_is_an_error(guest: Scripted) -> None:
-    with pytest.raises(machine.GuestError, match="signal 11"):
+    with pytest.raises(watch.GuestError, match="signal 11"):
         guest.run("cat sent > frames; sleep 0.1; kill -SEGV $$")
     assert guest.tries == 1
 
@@ -411,18 +411,18 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
 
     # Under KVM it is an oops like any other.
     if fail_on_oops:
-        with pytest.raises(machine.GuestPanic) as panic:
+        with pytest.raises(watch.GuestPanic) as panic:
             boot(dies=1, accel="kvm")
-        assert type(panic.value) is machine.GuestPanic
+        assert type(panic.value) is watch.GuestPanic
     else:
         assert boot(dies=1, accel="kvm").oops
     result = boot(dies=1)
     assert (result.exit_code, result.stdout, result.oops, guest.tries) == (0, "", (), 2)
-    with pytest.raises(machine.GoneBreakpoint, match="Oops: int3"):
+    with pytest.raises(watch.GoneBreakpoint, match="Oops: int3"):
         boot(dies=9)
     assert guest.tries == 3
     # With ``cut`` the run acts outside of the guest: no retry.
-    with pytest.raises(machine.GoneBreakpoint):
+    with pytest.raises(watch.GoneBreakpoint):
         boot(dies=1, cut=lambda: False)
     assert guest.tries == 1
 
@@ -435,7 +435,7 @@ def test_accelerator_is_probed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def hangs(*args: object, **options: object) -> machine.GuestResult:
         probes.append(options["timeout"])
-        raise machine.GuestTimeout("the guest did not boot within 15 s and was stopped")
+        raise watch.GuestTimeout("the guest did not boot within 15 s and was stopped")
 
     monkeypatch.setattr(machine, "run_script", hangs)
     monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))

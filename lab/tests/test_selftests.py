@@ -10,7 +10,7 @@ import pytest
 
 from checks import check_selftests as selftests, steps
 from checks.check_selftests import Outcome, Selftest
-from quell import machine
+from quell import machine, watch
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source
@@ -277,7 +277,7 @@ class _Guest:
         (rundir / "stdout").write_text(said)
         (rundir / "console.log").write_text("")
         if said and not said.endswith(" 0\n"):
-            raise machine.GuestTimeout("it hangs")
+            raise watch.GuestTimeout("it hangs")
 
 
 @pytest.fixture

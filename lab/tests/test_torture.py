@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from checks import torture
-from quell import machine
+from quell import machine, watch
 from quell.paths import Cache
 
 GOOD = """# 2 CPUs, 2 nodes, seed 7
@@ -104,7 +104,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_mutant_that_survives_fails(bench: Any) -> None:
-    said = {"LUF_A": STALE, "RMAP_B": GOOD, "RMAP_A": GAVE_UP, "EARLY_C": machine.GuestTimeout("it hangs")}
+    said = {"LUF_A": STALE, "RMAP_B": GOOD, "RMAP_A": GAVE_UP, "EARLY_C": watch.GuestTimeout("it hangs")}
     ready = bench(said, "LUF_A\nRMAP_B\nRMAP_A\nEARLY_C\n")
     assert ready.mutants() == list(said)
     found, *survived = [ready.mutant(name) for name in said]
