@@ -66,7 +66,7 @@ def _apply(results: Results, work: Work, label: str, how: dict[str, Any]) -> Non
     folder = work.folder / label
     export.write(folder, files)
     wanted = work.whole if label == "--all" else ""
-    results.add(*applied(work.linux, folder, files, wanted), tests_elsewhere(files))
+    results.add(*applied(work.linux, folder, files, wanted), commits_of_tests(files))
 
 
 def _mechanisms() -> list[str]:
@@ -112,7 +112,7 @@ def _case(name: str, wrong: Sequence[str]) -> Case:
     return Case(name, "failed" if wrong else "passed", "\n".join(wrong))
 
 
-def tests_elsewhere(files: dict[str, str]) -> Case:
+def commits_of_tests(files: dict[str, str]) -> Case:
     """The commits of tests that touch files outside of tools/."""
     wrong = []
     for name in export.numbered(files):

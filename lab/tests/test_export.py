@@ -455,5 +455,5 @@ def test_files_of_each_commit(linux: str, how: dict[str, Any]) -> None:
 
 def test_commit_of_tests_that_touches_the_kernel() -> None:
     text = "Subject: [PATCH 2/3] selftests/quell: tests of one\n\ndiff --git a/tools/x.c b/tools/x.c\ndiff --git a/mm/y.h b/mm/y.h\n"
-    said = export_check.tests_elsewhere({"0001-a.patch": "Subject: [PATCH 1/3] mm: x\n\ndiff --git a/mm/y.h b/mm/y.h\n", "0002-b.patch": text})
+    said = export_check.commits_of_tests({"0001-a.patch": "Subject: [PATCH 1/3] mm: x\n\ndiff --git a/mm/y.h b/mm/y.h\n", "0002-b.patch": text})
     assert said.why == "0002-b.patch is a commit of tests, and touches mm/y.h"
