@@ -21,7 +21,7 @@
 
 static atomic_ulong passes;
 static atomic_bool stop;
-static _Atomic uint64_t *page;
+static atomic_ulong *page;
 
 static void *read_page(void *unused)
 {
@@ -81,7 +81,7 @@ int main(void)
 	atomic_store(page, OLD);
 	start_thread(&thread, read_page, NULL);
 	let_pass();
-	test_result(read_by_nmi(&word) && word == OLD, "an NMI outside of a window reads user memory");
+	test_result(read_by_nmi(&word) && word == OLD, "an NMI outside of windows reads memory");
 
 	write_text(PARAMETERS "window_us", WINDOW_US);
 	for (int round = 0; round < ROUNDS; round++) {
