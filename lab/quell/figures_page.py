@@ -100,8 +100,7 @@ def _bar(group: presets.Preset, row: Mapping[str, Any], result: Mapping[str, Any
     """A row that its group shows in the chart."""
     if row["figure"] not in group.chart or row["ratio"] is None or row["cpus"] != result["comparisons"][0]["cpus"]:
         return None
-    memory = machine.format_memory(row["memory_kb"] * 1024)
-    return f"{row['workload']}, {memory}, {_version(result)}: {_title(row, result)}", row["ratio"]
+    return f"{group.chart[row['figure']]}, Linux {_version(result)}", row["ratio"]
 
 
 def _chart(bars: Sequence[Bar]) -> str:

@@ -36,7 +36,7 @@ class Preset:
     published: bool = False
     shown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
-    chart: tuple[str, ...] = ()
+    chart: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 0.0
     slack: float = 0.0
 
@@ -52,7 +52,7 @@ def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
         setting = f",{machine.CLASSIC_LRU}" * (name != plain)
         if unknown := sorted(given.keys() - Preset.__annotations__.keys()):
             raise QuellError(f"there is no field {unknown[0]}")
-        given |= {key: tuple(given.get(key, ())) for key in ("workloads", "cpus", "chart")}
+        given |= {key: tuple(given.get(key, ())) for key in ("workloads", "cpus")}
         given["sides"] = sides.parse_all([side + setting for side in given["sides"]])
         given["claims"] = tuple(_claims(given.get("claims", ()), given["workloads"], given.get("runs", Preset.runs)))
         if isinstance(memory := given.get("memory"), dict):
