@@ -20,10 +20,12 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def shell(name: str, /, **words: object) -> str:
-    """A script; each of ``words`` is replaced by its value, in this order."""
+    """A script; each of ``words`` is replaced by its value, in this order, except in lines that are comments."""
     text = (FOLDER / name).read_text()
     for word, value in words.items():
-        text = re.sub(rf"\b{word}\b", lambda _, value=value: str(value), text)  # type: ignore[misc]
+        # Lines after the first of a value would not be part of the comment.
+        parts = re.split(rf"(^[ \t]*#.*$|\b{word}\b)", text, flags=re.M)
+        text = "".join(str(value) if part == word else part for part in parts)
     return text
 
 

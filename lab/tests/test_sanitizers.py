@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,13 @@ def test_what_a_guest_said() -> None:
     died = sanitizers.Said.of(_guest("@quell test switches\nok 1 a\n", "BUG: unable to handle page fault\n"))
     assert died.problems() == ["BUG: unable to handle page fault", "the guest did not finish"]
     assert died.results()[1].name == "switches: the test ended early, after 1 results"
+
+
+def test_script_runs_each_program_once(tmp_path: Path) -> None:
+    text = sanitizers._Bench(tmp_path, tmp_path, tmp_path, Cache(tmp_path))._script(sanitizers.PROGRAMS)
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert text.count("@quell test ") == len(sanitizers.PROGRAMS) and text.index("failed=0") < text.index("failed=1")
 
 
 class _Guests:

@@ -29,6 +29,8 @@ def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scenario, "FOLDER", tmp_path)
     (tmp_path / "a.sh").write_text("PYTHONPATH=LAB PYTHON WORK\n")
     assert scenario.shell("a.sh", PYTHON=r"\1", WORK="DATA x", DATA="/d") == "PYTHONPATH=LAB \\1 /d x\n"
+    (tmp_path / "a.sh").write_text("# WORK, then\n\t# WORK\nWORK; echo '#' WORK\n")
+    assert scenario.shell("a.sh", WORK="a\nb") == "# WORK, then\n\t# WORK\na\nb; echo '#' a\nb\n"
     (tmp_path / "a.toml").write_text('[[run]]\nprogram = "x"\nprogam = "y"\n')
     with pytest.raises(QuellError, match="scenarios/a.toml cannot be used: .*progam"):
         scenario.table("a.toml", benches._Runs)
