@@ -100,6 +100,8 @@ def judge(fault: Fault, said: steps.Said) -> Case:
         text for text in steps.complaints(said.log)
         if not (fault.expected and re.search(fault.expected, text))
     ]  # fmt: skip
+    if not (figures or wrong):
+        wrong.append("it printed no number of events")
     if figures and int(events) < fault.least:
         wrong.append(f"{events} events, fewer than {fault.least}")
     if figures and not int(passes) + int(deaths):

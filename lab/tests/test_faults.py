@@ -45,6 +45,7 @@ def test_what_a_case_needs() -> None:
     assert _judge(fine.replace("passes: 2", "passes: 0")) == ("failed", "no reader finished a pass")
     assert _judge("events: 3, passes: 0, deaths: 1\n") == ("passed", "")
     assert _judge(fine, parked=3)[1].startswith("only 3 pages were deferred")
+    assert _judge(fine.replace("3", "")) == ("failed", "it printed no number of events")
     assert _judge("", status="crash")[1].startswith("crash: ")
     assert _judge(fine, "luf_debug: VIOLATION: frame 1")[0] == "failed"
     lacks = "the kernel does not have /sys/kernel/debug/failslab\n"
