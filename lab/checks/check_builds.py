@@ -31,6 +31,9 @@ from quell.paths import Cache, write_atomic
 
 pytestmark = pytest.mark.builds
 
+_LIST = "list.mk"
+# A kept result depends on these.
+_CODE = (__file__, build.__file__, own_code.__file__, scenario.FOLDER / _LIST)
 # Not compiled into a kernel.
 _OUTSIDE = ("tools/", "samples/", "Documentation/", "scripts/")
 # False positives in Quell's code: sparse misses the lock of pte_offset_map() and
@@ -246,7 +249,7 @@ class _Build:
 
     def configured(self, wanted: Sequence[str]) -> list[str]:
         """Select the objects that are part of the configuration."""
-        write_atomic(self.obj / "quell-list.mk", scenario.shell("list.mk"))
+        write_atomic(self.obj / "quell-list.mk", scenario.shell(_LIST))
         listings: dict[str, set[str]] = {}
 
         def has(path: str) -> bool:
@@ -314,7 +317,7 @@ def _outcome(
     with_sparse = one.sparse and prereq.which("sparse") is not None
     kernel_part = tree.kernel_dir()
     common = [
-        _hash(*(Path(file).read_text() for file in (__file__, build.__file__))), origin.key,
+        _hash(*(Path(file).read_text() for file in _CODE)), origin.key,
         one.arch, str(with_sparse), str(one.is_def), _versions(one.arch),
     ]
     key = _hash(*common, one.fragment(kernel_part, linux=origin.linux), repr(sorted(one.options.items())),
