@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 
-def lines(reports: list[pytest.TestReport]) -> list[str]:
+Reports = list[pytest.TestReport | pytest.CollectReport]
+
+
+def lines(reports: Reports) -> list[str]:
     """``reports`` as KTAP; the reason of a failure stands before it, as comments."""
     found = ["KTAP version 1", f"1..{len(reports)}"]
     for number, report in enumerate(reports, 1):
         # A hash would begin a directive.
-        name = " ".join(report.nodeid.partition("::")[2].replace("#", "").split())
+        name = " ".join((report.nodeid.partition("::")[2] or "its file").replace("#", "").split())
         if report.failed:
             found += [*(f"# {line}" for line in report.longreprtext.splitlines()), f"not ok {number} {name}"]
         elif report.skipped:
@@ -29,12 +32,19 @@ class Writer:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.parts: dict[str, list[pytest.TestReport]] = {}
+        self.parts: dict[str, Reports] = {}
+
+    def _add(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        part = Path(report.nodeid.partition("::")[0]).stem.removeprefix("check_")
+        self.parts.setdefault(part, []).append(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._add(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
-            part = Path(report.nodeid.partition("::")[0]).stem.removeprefix("check_")
-            self.parts.setdefault(part, []).append(report)
+            self._add(report)
 
     def pytest_sessionfinish(self) -> None:
         found = ["KTAP version 1", f"1..{len(self.parts)}"]

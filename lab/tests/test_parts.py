@@ -128,11 +128,13 @@ not ok 2 two
     assert run(start, "--only", "one") == (0, "one: 2 passed, 0 failed, 1 skipped\n2 passed, 0 failed, 1 skipped\n")
 
 
-def test_part_that_tests_nothing_has_failed(start: Start) -> None:
-    code, out = run(start, "--only", "three", "--only", "four", "--only", "five")
+def test_part_that_tests_nothing_has_failed(start: Start, tmp_path: Path) -> None:
+    code, out = run(start, "--only", "three", "--only", "four", "--only", "five", "--ktap", "a.ktap")
     assert code == 1 and "not ok: test_nothing\nnothing was tested\nthree: 0 passed, 1 failed" in out
     assert "No module named 'nowhere'" in out and "four: 0 passed, 1 failed" in out
     assert out.endswith("0 passed, 2 failed, 1 skipped\n")
+    ktap = (tmp_path / "a.ktap").read_text()
+    assert "\n    not ok 1 its file\nnot ok 1 four\n" in ktap and "\nnot ok 2 three\n" in ktap
 
 
 def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "words", [["--ktap", "/nowhere/x"], ["--junit", "/nowhere/x"], ["--build", "no-such"], ["--only", "seven"]]
+    "words", [["--ktap", "/nowhere/x"], ["--junit", "/nowhere/x"], ["--record", "/nowhere/x"], ["--build", "no-such"], ["--only", "seven"]]
 )
 def test_wrong_usage(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_command, "_install", lambda _: None)

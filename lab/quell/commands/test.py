@@ -111,7 +111,7 @@ def _install(cache: Cache) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run pytest on the parts."""
     cache = Cache()
-    for file in filter(None, (args.junit, args.ktap)):
+    for file in filter(None, (args.junit, args.ktap, args.record)):
         try:
             file.open("a").close()
         except OSError as error:
