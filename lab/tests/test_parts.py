@@ -149,6 +149,9 @@ def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
     assert out.endswith("\n0 passed, 2 failed, 2 skipped\n")
     skipped = ET.parse(tmp_path / "a.xml").findall(".//skipped")
     assert str(skipped[0].get("message")).endswith(" with the same inputs")
+    (tmp_path / "parts/check_one.py").write_text("import nowhere")
+    code, out = run(start, "--record", "full.md", "--only", "one", "--resume")
+    assert code == 1 and "No module named 'nowhere'" in out and "0 passed, 1 failed" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
