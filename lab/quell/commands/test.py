@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from pathlib import Path
 
 from quell import packages
@@ -117,6 +118,8 @@ def main(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UsageError(f"{file} cannot be written: {error.strerror}") from error
     _install(cache)
+    # A selection there would be recorded as the whole part.
+    os.environ.pop("PYTEST_ADDOPTS", None)
     import pytest
 
     from checks import configurations, parts, record
