@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Locked, lazily freed, pinned and poisoned pages; counters, and concurrent writes. */
+/* For io_uring.h: the types.h of tools/include is short. */
+#include <linux/posix_types.h>
+#include <linux/stddef.h>
 #include <linux/io_uring.h>
 
 #include "rmap_batch.h"
