@@ -28,10 +28,9 @@ static char lot_pages[32];
 
 void set_lot_pages(const char *pages)
 {
-	if (!lot_pages[0]) {
-		save_setting(LOT_PAGES);
+	save_setting(LOT_PAGES);
+	if (!lot_pages[0])
 		read_text(LOT_PAGES, lot_pages, sizeof(lot_pages));
-	}
 	write_text(LOT_PAGES, pages);
 }
 
@@ -41,28 +40,17 @@ void restore_lot_pages(void)
 }
 
 static char stale_ms[32];
-static pid_t stale_ms_owner;
-
-void release_windows(void)
-{
-	/* A child's exit changes nothing. */
-	if (stale_ms_owner != getpid())
-		return;
-	stale_ms_owner = 0;
-	if (!try_write(STALE_MS, stale_ms))
-		ksft_print_msg(STALE_MS " is not as it was, %s", stale_ms);
-}
 
 void hold_windows(void)
 {
-	static bool registered;
-
-	if (!registered)
-		atexit(release_windows);
-	registered = true;
+	save_setting(STALE_MS);
 	read_text(STALE_MS, stale_ms, sizeof(stale_ms));
-	stale_ms_owner = getpid();
 	write_text(STALE_MS, "60000");
+}
+
+void release_windows(void)
+{
+	write_text(STALE_MS, stale_ms);
 }
 
 long luf_given_back(void)

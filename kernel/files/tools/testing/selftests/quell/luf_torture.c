@@ -320,6 +320,10 @@ int main(int argc, char **argv)
 			ksft_print_msg("the kernel half did not start: %s\n", strerror(errno));
 	}
 
+	/* A process may be killed before it has restored them. */
+	save_setting(LUF "enabled");
+	save_setting(STALE_MS);
+	save_setting(LOT_PAGES);
 	parked = vm_counter("luf_park");
 	ledger = number_in(LEDGER, "");
 	kernel = number_in(KERNEL_HALF "violations", "");

@@ -239,6 +239,8 @@ int main(int argc, char **argv)
 		ksft_print_msg("one NUMA node: nothing is tested with migration\n");
 	results = map_shared(sizeof(*results));
 	save_system();
+	/* A case may die before it has restored it. */
+	save_setting(QUELL_SYSFS "folio_order/enabled");
 	watch_kernel_log();
 	/* No case pays for this program's page faults. */
 	mlockall(MCL_CURRENT);

@@ -197,17 +197,14 @@ static void fill_in_order(int unused __always_unused)
 
 void test_zeroes(void)
 {
-	static const char thp[] = "/sys/kernel/mm/transparent_hugepage/enabled";
-	static const char * const sizes[] = { "always", "madvise", "never" };
-	char was[64];
 	long large;
 
-	if (get_switch("folio_order") < 0 || access(thp, W_OK))
+	if (get_switch("folio_order") < 0 || access(THP "enabled", W_OK))
 		return test_skip("CONFIG_QUELL_FOLIO_ORDER", "security zeroes");
 	reset();
-	read_text(thp, was, sizeof(was));
+	save_setting(THP "enabled");
 	/* Never is the default of small machines. */
-	write_text(thp, "madvise");
+	write_text(THP "enabled", "madvise");
 	large = vm_counter("folio_order_alloc");
 	for (int i = 0; i < rounds; i++) {
 		pid_t pid;
@@ -222,13 +219,7 @@ void test_zeroes(void)
 		must_wait(pid);
 	}
 	large = vm_counter("folio_order_alloc") - large;
-	for (int i = 0; i < 3; i++) {
-		char marked[16];
-
-		snprintf(marked, sizeof(marked), "[%s]", sizes[i]);
-		if (strstr(was, marked))
-			write_text(thp, sizes[i]);
-	}
+	restore_settings();
 	test_result(!atomic_load(&sh->wrong) && large > 0 &&
 		    atomic_load(&sh->reads) == rounds * FILL / 8,
 		    "security zeroes: %lu words looked at, %lu of them not zero, %ld large folios",

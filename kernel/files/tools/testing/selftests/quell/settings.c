@@ -38,6 +38,9 @@ void save_setting(const char *path)
 {
 	char text[128], *from;
 
+	for (int i = 0; i < nr_saved; i++)
+		if (!strcmp(saved[i].path, path))
+			return;
 	if (!try_read(path, text, sizeof(text)) || nr_saved == ARRAY_SIZE(saved))
 		return;
 	/* A choice is the word in brackets. */
@@ -95,6 +98,7 @@ void set_switch(const char *name, bool on)
 	char path[128];
 
 	snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", name);
+	save_setting(path);
 	write_text(path, on ? "1" : "0");
 }
 

@@ -17,7 +17,7 @@
 
 #define THP		"/sys/kernel/mm/transparent_hugepage/"
 
-/* A file that this process restores at exit; the last one first. None if it is missing. */
+/* A file that this process restores at exit; the last one first. Nothing if it is missing. */
 void save_setting(const char *path);
 void restore_settings(void);
 
@@ -28,6 +28,7 @@ void choose_thp(unsigned int kb);
 
 /* Quell's switches; -1 if there is none. */
 int get_switch(const char *name);
+/* Saves it first, unless a child does. */
 void set_switch(const char *name, bool on);
 
 void watch_kernel_log(void);
