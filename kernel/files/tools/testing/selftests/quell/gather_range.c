@@ -16,6 +16,7 @@
 #include "pages.h"
 #include "system.h"
 
+#define SWITCH		QUELL_SYSFS "gather_range/enabled"
 /* Several page tables: the first is done while the call goes on. */
 #define REGION		(8 * HUGE)
 
@@ -76,7 +77,7 @@ static bool is_stale(long round)
 static void run(enum op which, bool on, long rounds)
 {
 	long ranges = vm_counter("gather_range_flush"), stale = 0, beside = 0;
-	bool has_switch = get_switch("gather_range") >= 0;
+	bool has_switch = !access(SWITCH, W_OK);
 	pthread_t thread;
 
 	op = which;
@@ -134,7 +135,7 @@ int main(int argc, char **argv)
 				continue;
 			}
 		}
-		for (int on = get_switch("gather_range") < 0 ? 1 : 0; on <= 1; on++)
+		for (int on = access(SWITCH, W_OK) ? 1 : 0; on <= 1; on++)
 			run(which, on, rounds);
 	}
 	test_end();
