@@ -474,10 +474,11 @@ static const char * const counts[] = { "pgscan_anon", "pgsteal_anon", "pgactivat
 #define COUNTS	ARRAY_SIZE(counts)
 #define OUT	(COUNTS - 1)	/* pages_out(); the others are in /proc/vmstat */
 
-/* Reclaim half of a process's 8 MB. */
-static void reclaim_half(bool on, long *rise)
+/* Reclaim half of a process's 8 MB. Returns whether its content stays. */
+static bool reclaim_half(bool on, long *rise)
 {
 	int ready[2], go[2];
+	int status;
 	pid_t pid;
 	char c;
 
@@ -513,18 +514,19 @@ static void reclaim_half(bool on, long *rise)
 	set_switch("writeout_batch", true);
 	if (write(go[1], "", 1) != 1)
 		die("a process");
-	must_wait(pid);
+	status = must_wait(pid);
 	close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
+	return !status;
 }
 
 static void same_counts(enum swap swap)
 {
 	long on[COUNTS], off[COUNTS];
 	char text[256] = "";
-	bool same = true;
+	bool same;
 
-	reclaim_half(false, off);
-	reclaim_half(true, on);
+	same = reclaim_half(false, off);
+	same &= reclaim_half(true, on);
 	for (unsigned long i = 0; i < COUNTS; i++) {
 		/*
 		 * Slow I/O: folios are scanned again, and more are written before the first
