@@ -189,13 +189,15 @@ static bool bind_to(unsigned int node)
 /* A NUMA policy does not keep large folios away. */
 static void test_bind(void)
 {
+	char when[16];
 	int bound = 0;
 
 	for (unsigned int node = 0; node < MAX_NODES; node++) {
 		if (!bind_to(node))
 			continue;
 		bound++;
-		expect_new(COUNT, MOST, "bound");
+		snprintf(when, sizeof(when), "node %u", node);
+		expect_new(COUNT, MOST, when);
 	}
 	if (!bound)
 		skip("NUMA");

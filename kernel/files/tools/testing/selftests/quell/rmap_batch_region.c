@@ -106,7 +106,7 @@ void put_pattern(struct region *r, unsigned long shift, uint32_t gen)
 			put(r, i, gen);
 }
 
-/* With as much room behind. */
+/* Aligned to 2 MB, with as much room behind. */
 char *reserve_huge(unsigned long bytes)
 {
 	return reserve(bytes + HUGE, HUGE);

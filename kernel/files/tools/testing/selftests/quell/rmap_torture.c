@@ -5,7 +5,7 @@
  *
  *	rmap_torture DIR [--seconds N] [--seed N] [--workers N]
  *
- * DIR is on a file system. Two NUMA nodes, a RAM disk of 32 MB for swap (see rmap.h) and
+ * DIR is on a file system. Two NUMA nodes, a RAM disk of 32 MB for swap (see system.h) and
  * large file folios (xfs) add tests.
  *
  * Each worker is a process with anonymous memory (arenas) in folios of changing sizes. It

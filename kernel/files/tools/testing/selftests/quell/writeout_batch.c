@@ -6,7 +6,7 @@
  *	writeout_batch [SECONDS]
  *
  * Needs two CPUs. Swap is on a RAM disk of 32 MB (synchronous) and on a loop device (in the
- * background), see rmap.h. zswap.enabled=1 compresses first. With two NUMA nodes pages
+ * background), see system.h. zswap.enabled=1 compresses first. With two NUMA nodes pages
  * move. SECONDS is the time of each test that waits for a race (default 2).
  */
 #include <sys/swap.h>
