@@ -8,10 +8,11 @@
  *			hexadecimal address of current->mm; reads as "1 WORD", or "0 0" if the
  *			access was refused or found no page
  */
+#include <linux/atomic.h>
 #include <linux/cpu.h>
 #include <linux/iopoll.h>
+#include <linux/kernel.h>
 #include <linux/moduleparam.h>
-#include <linux/mutex.h>
 #include <linux/nmi.h>
 #include <linux/uaccess.h>
 #include <asm/apic.h>
@@ -20,24 +21,32 @@
 
 unsigned int early_ack_window_us;
 
-static DEFINE_MUTEX(early_ack_nmi_mutex);
-/* The target, or -1. What follows it belongs to the handler until then. */
-static int early_ack_nmi_cpu = -1;
+/* Values of early_ack_nmi_cpu that are no CPU. */
+#define EARLY_ACK_NMI_IDLE	-1
+#define EARLY_ACK_NMI_BUSY	-2
+
+/*
+ * The target until its handler takes the request; then busy until the result is there. The
+ * variables below belong to the handler while it is busy, otherwise to the writer of the parameter.
+ * param_lock admits one writer or reader.
+ */
+static int early_ack_nmi_cpu = EARLY_ACK_NMI_IDLE;
 static unsigned long early_ack_nmi_address, early_ack_nmi_word;
 static bool early_ack_nmi_read;
 
 static int early_ack_nmi_handler(unsigned int cmd, struct pt_regs *regs)
 {
+	int cpu = smp_processor_id();
 	unsigned long word;
 
-	/* Pairs with early_ack_nmi_set(): the address. */
-	if (smp_load_acquire(&early_ack_nmi_cpu) != smp_processor_id())
+	/* Pairs with early_ack_nmi_set(): the address. It may withdraw the request. */
+	if (cmpxchg(&early_ack_nmi_cpu, cpu, EARLY_ACK_NMI_BUSY) != cpu)
 		return NMI_DONE;
 	early_ack_nmi_read = !copy_from_user_nmi(&word, (void __user *)early_ack_nmi_address,
 						 sizeof(word));
 	early_ack_nmi_word = early_ack_nmi_read ? word : 0;
 	/* Pairs with early_ack_nmi_set(): the result. */
-	smp_store_release(&early_ack_nmi_cpu, -1);
+	smp_store_release(&early_ack_nmi_cpu, EARLY_ACK_NMI_IDLE);
 	return NMI_HANDLED;
 }
 
@@ -47,20 +56,26 @@ static int early_ack_nmi_set(const char *val, const struct kernel_param *kp)
 	unsigned int cpu;
 	int now, err = -EINVAL;
 
+	/* On the command line: there is no handler yet. */
+	if (system_state < SYSTEM_RUNNING)
+		return -EBUSY;
 	if (sscanf(val, "%u %lx", &cpu, &address) != 2)
 		return -EINVAL;
-	mutex_lock(&early_ack_nmi_mutex);
 	cpus_read_lock();
 	if (cpu < nr_cpu_ids && cpu_online(cpu)) {
 		early_ack_nmi_address = address;
 		/* Pairs with early_ack_nmi_handler(). */
 		smp_store_release(&early_ack_nmi_cpu, cpu);
 		__apic_send_IPI(cpu, NMI_VECTOR);
-		err = read_poll_timeout(smp_load_acquire, now, now == -1, 0,
+		err = read_poll_timeout(smp_load_acquire, now, now == EARLY_ACK_NMI_IDLE, 0,
 					EARLY_ACK_NMI_TIMEOUT_US, false, &early_ack_nmi_cpu);
+		/* A late NMI must not find this request, nor take the next one for it. */
+		if (err && cmpxchg(&early_ack_nmi_cpu, cpu, EARLY_ACK_NMI_IDLE) != cpu) {
+			smp_cond_load_acquire(&early_ack_nmi_cpu, VAL == EARLY_ACK_NMI_IDLE);
+			err = 0;
+		}
 	}
 	cpus_read_unlock();
-	mutex_unlock(&early_ack_nmi_mutex);
 	return err;
 }
 
