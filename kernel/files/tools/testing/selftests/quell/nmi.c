@@ -8,9 +8,9 @@
  * acknowledged, fills new pages, of which one most likely has the same frame, and sends an NMI to
  * CPU 1. Its handler must not read the frame's new content through the stale entry.
  */
-#include <stdatomic.h>
 #include <sys/syscall.h>
-#include "util.h"
+
+#include "system.h"
 
 #define PARAMETERS	"/sys/module/early_ack/parameters/"
 #define WINDOW_US	"20000"
@@ -23,9 +23,8 @@ static atomic_ulong passes;
 static atomic_bool stop;
 static atomic_ulong *page;
 
-static void *read_page(void *unused)
+static void *read_page(void *unused __always_unused)
 {
-	(void)unused;
 	pin(1);
 	while (!atomic_load(&stop)) {
 		(void)atomic_load(page);
@@ -58,6 +57,19 @@ static bool read_by_nmi(uint64_t *word)
 	return read;
 }
 
+/* Another task may run on CPU 1 for a moment. */
+static bool reads_old(void)
+{
+	bool right = false;
+	uint64_t word;
+
+	for (int i = 0; i < 10 && !right; i++) {
+		let_pass();
+		right = read_by_nmi(&word) && word == OLD;
+	}
+	return right;
+}
+
 static void fill(uint64_t *pages)
 {
 	for (int i = 0; i < NEW_PAGES; i++)
@@ -71,26 +83,26 @@ int main(void)
 	uint64_t word = 0;
 	uint64_t *new;
 
-	if (access(PARAMETERS "nmi", W_OK) || sysconf(_SC_NPROCESSORS_ONLN) < 2) {
-		test_skip("CONFIG_QUELL_MUTANTS and two CPUs", "an NMI in an ack-to-flush window");
-		test_end();
-	}
+	ksft_print_header();
+	if (access(PARAMETERS "nmi", W_OK))
+		ksft_exit_skip("CONFIG_QUELL_MUTANTS and root are needed\n");
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		ksft_exit_skip("two CPUs are needed\n");
 	pin(0);
 	page = map_private(PAGE);
 	madvise((void *)page, PAGE, MADV_NOHUGEPAGE);
 	atomic_store(page, OLD);
 	start_thread(&thread, read_page, NULL);
-	let_pass();
-	test_result(read_by_nmi(&word) && word == OLD, "an NMI outside of windows reads memory");
+	test_result(reads_old(), "an NMI outside of windows reads memory");
 
+	save_setting(PARAMETERS "window_us");
 	write_text(PARAMETERS "window_us", WINDOW_US);
 	for (int round = 0; round < ROUNDS; round++) {
 		new = map_private(NEW_PAGES * PAGE);
 		madvise(new, NEW_PAGES * PAGE, MADV_NOHUGEPAGE);
 		atomic_store(page, OLD);
 		let_pass();
-		if (madvise((void *)page, PAGE, MADV_DONTNEED))
-			die("MADV_DONTNEED");
+		must_advise((void *)page, PAGE, MADV_DONTNEED);
 		fill(new);
 		if (!read_by_nmi(&word))
 			refused++;
@@ -98,12 +110,12 @@ int main(void)
 			found++;
 		munmap(new, NEW_PAGES * PAGE);
 	}
-	write_text(PARAMETERS "window_us", "0");
+	restore_settings();
 	atomic_store(&stop, true);
 	pthread_join(thread, NULL);
 	test_result(!found, "no NMI in a window reads a freed frame");
 	if (found)
-		printf("# %d of %d NMIs did\n", found, ROUNDS);
+		ksft_print_msg("%d of %d NMIs did\n", found, ROUNDS);
 	test_result(refused || found, "NMIs come in windows");
 	test_end();
 }
