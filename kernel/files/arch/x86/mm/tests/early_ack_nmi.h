@@ -5,8 +5,8 @@
  *
  *	window_us	stretches each window by this time, 0 to 50,000 us
  *	nmi		"CPU ADDRESS" sends an NMI to a CPU, whose handler reads the word at this
- *			hexadecimal address of current->mm; reads as "1 WORD", or "0 0" if the
- *			access was refused or found no page
+ *			hexadecimal address of current->mm; reads as "READ OWED WORD": was it
+ *			read (else refused, or without a page), in a window, and the word
  */
 #include <linux/atomic.h>
 #include <linux/cpu.h>
@@ -32,7 +32,7 @@ unsigned int early_ack_window_us;
  */
 static int early_ack_nmi_cpu = EARLY_ACK_NMI_IDLE;
 static unsigned long early_ack_nmi_address, early_ack_nmi_word;
-static bool early_ack_nmi_read;
+static bool early_ack_nmi_read, early_ack_nmi_owed;
 
 static int early_ack_nmi_handler(unsigned int cmd, struct pt_regs *regs)
 {
@@ -42,6 +42,7 @@ static int early_ack_nmi_handler(unsigned int cmd, struct pt_regs *regs)
 	/* Pairs with early_ack_nmi_set(): the address. It may withdraw the request. */
 	if (cmpxchg(&early_ack_nmi_cpu, cpu, EARLY_ACK_NMI_BUSY) != cpu)
 		return NMI_DONE;
+	early_ack_nmi_owed = early_ack_owes();
 	early_ack_nmi_read = !copy_from_user_nmi(&word, (void __user *)early_ack_nmi_address,
 						 sizeof(word));
 	early_ack_nmi_word = early_ack_nmi_read ? word : 0;
@@ -81,7 +82,8 @@ static int early_ack_nmi_set(const char *val, const struct kernel_param *kp)
 
 static int early_ack_nmi_get(char *buf, const struct kernel_param *kp)
 {
-	return sysfs_emit(buf, "%d %lx\n", early_ack_nmi_read, early_ack_nmi_word);
+	return sysfs_emit(buf, "%d %d %lx\n", early_ack_nmi_read, early_ack_nmi_owed,
+			  early_ack_nmi_word);
 }
 
 static const struct kernel_param_ops early_ack_nmi_ops = {
