@@ -85,10 +85,10 @@ int main(void)
 	uint64_t *new;
 
 	ksft_print_header();
-	if (access(PARAMETERS "nmi", W_OK))
-		ksft_exit_skip("CONFIG_QUELL_MUTANTS and root are needed\n");
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		ksft_exit_skip("two CPUs are needed\n");
+	if (access(PARAMETERS "nmi", W_OK) || sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+		test_skip("CONFIG_QUELL_MUTANTS, root and two CPUs", "NMIs in windows");
+		test_end();
+	}
 	pin(0);
 	page = map_private(PAGE);
 	madvise((void *)page, PAGE, MADV_NOHUGEPAGE);
