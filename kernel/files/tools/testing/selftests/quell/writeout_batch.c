@@ -245,7 +245,8 @@ static void damon_pages_out(enum swap swap)
 	folios = vm_counter("writeout_batch_folios") - folios;
 	companion_stop(&c);
 	same = list_is(list, 1000);
-	test_result(out > LIST * 9 / 10 && same && batches >= 1 && folios >= 8 * batches,
+	/* A list has the pages of one region of DAMON's, which may be few. */
+	test_result(out > LIST * 9 / 10 && same && batches >= 1 && folios >= 2 * batches,
 		    "DAMON, %s: %ld batches of %ld folios, %lu of %d pages went out%s",
 		    swap_names[swap], batches, folios, out, LIST, same ? "" : ", not as they were");
 	munmap(list, HUGE);
