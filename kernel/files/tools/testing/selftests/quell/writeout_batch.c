@@ -226,8 +226,6 @@ static void damon_pages_out(enum swap swap)
 		test_skip("a kernel with DAMON that nobody uses", "DAMON, %s", swap_names[swap]);
 		return;
 	}
-	/* Large folios would be few: a batch has those of one of DAMON's regions. */
-	madvise(list, HUGE, MADV_NOHUGEPAGE);
 	fill_list(list, 1000);
 	companion_start(&c, list);
 	batches = vm_counter("writeout_batch_flush");
