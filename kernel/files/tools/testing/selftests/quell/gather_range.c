@@ -9,6 +9,7 @@
  *
  *	dontneed	MADV_DONTNEED: the page must be zero
  *	uffd		userfaultfd's write protection: a write must fault
+ *	free		MADV_FREE: the page must be zero or as it was written
  *
  * Needs two CPUs. Every kernel must pass. With a switch each runs off and on, and
  * gather_range_flush must count ranges while it is on.
@@ -20,9 +21,9 @@
 /* Several page tables: the first is done while the call goes on. */
 #define REGION		(8 * HUGE)
 
-enum op { DONTNEED, UFFD, NR_OPS };
+enum op { DONTNEED, FREE, UFFD, NR_OPS };
 
-static const char * const op_names[] = { "dontneed", "uffd" };
+static const char * const op_names[] = { "dontneed", "free", "uffd" };
 
 static volatile uint64_t *region;
 static enum op op;
@@ -38,7 +39,7 @@ static void change(unsigned long bytes)
 	if (op == UFFD)
 		ok = uffd_protect(uffd, region, bytes, true);
 	else
-		ok = !madvise((void *)region, bytes, MADV_DONTNEED);
+		ok = !madvise((void *)region, bytes, op == FREE ? MADV_FREE : MADV_DONTNEED);
 	if (!ok)
 		die(op_names[op]);
 }
@@ -64,6 +65,8 @@ static bool is_stale(long round)
 
 	if (op == DONTNEED)
 		return region[0] != 0;
+	if (op == FREE)
+		return region[0] && region[0] != (uint64_t)round;
 	if (sigsetjmp(jump, 1)) {
 		jump_on_fault(NULL);
 		return false;
