@@ -7,7 +7,6 @@
 #define NDRAIN		2
 
 byte	clock, luf_done, newest;
-byte	counted;		/* NR_LUF_PARKED */
 byte	freeing;		/* readers of lot->freeing */
 bool	passing;		/* its writer, which waits for them and keeps others out */
 bool	parked[NRECLAIM];	/* luf_lot_add() has returned */
@@ -19,23 +18,17 @@ proctype Reclaim(byte n)
 {
 	byte label;
 
+	/* luf_owe() */
 	d_step { clock++; label = clock };
-#ifndef NO_COUNT_FIRST		/* counted before a drain takes it */
-	counted++;
-#endif
-	/* luf_lot_add(), under lot->lock */
-	d_step {
-		lot!n,label;
 #ifdef NO_NEWEST_MAX		/* newest only grows */
-		newest = label;
+	newest = label;
 #else
-		newest = (label > newest -> label : newest);
+	newest = (label > newest -> label : newest);
 #endif
-		parked[n] = true
-	}
-#ifdef NO_COUNT_FIRST
-	counted++
-#endif
+	/* luf_now() */
+	label = newest;
+	/* luf_lot_add(), under lot->lock */
+	d_step { lot!n,label; parked[n] = true }
 }
 
 /* luf_release() */
@@ -51,15 +44,14 @@ inline release(settled)
 			lot?<page,label>;
 			if
 			:: label > settled -> break
-			:: else -> lot?page,label; taken = taken | (1 << page); nr++
+			:: else -> lot?page,label; taken = taken | (1 << page)
 			fi
 		:: empty(lot) -> break
 		od;
 		page = 0;
 		label = 0
 	}
-	d_step { assert(counted >= nr); counted = counted - nr; nr = 0 };
-	/* luf_for_batches() */
+	/* free_unref_folios() */
 	d_step {
 		for (page : 0 .. NRECLAIM - 1) {
 			if
@@ -78,21 +70,21 @@ inline release(settled)
 /* luf_drain_node() */
 inline drain_node()
 {
+	need = newest;
 	if
 	:: empty(lot)
 	:: nempty(lot) ->
-		need = newest;
 		/* luf_flush() */
 		luf_done = (need > luf_done -> need : luf_done);
-		release(need);
-		need = 0
-	fi
+		release(need)
+	fi;
+	need = 0
 }
 
 /* luf_drain_all() */
 proctype Drain_all()
 {
-	byte page, label, taken, nr, need, before;
+	byte page, label, taken, need, before;
 
 	d_step {
 		for (page : 0 .. NRECLAIM - 1) {
@@ -120,7 +112,7 @@ proctype Drain_all()
 /* With a flush or without. */
 proctype Drain()
 {
-	byte page, label, taken, nr, need;
+	byte page, label, taken, need;
 
 end:	do
 	:: nempty(lot) -> drain_node()

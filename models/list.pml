@@ -16,26 +16,26 @@
 bool	owed, kept, unmapping;
 byte	luf_folio = NONE;
 byte	batch;			/* CPUs of the usual batch */
-bool	held[2];		/* the node's list has a reference to the folio */
 
 /*
  * luf_hold() of the last unmapped folio: the list has a reference and drops it like a
- * deferred page, or has no room. (The kernel holds small folios only.)
+ * deferred page, or has no room. Reclaim has the folio isolated until it has flushed the usual
+ * batch. (The kernel holds small folios only.)
  */
 inline hold()
 {
 	if
 	:: kept = true
 #ifndef NO_KEPT
-#ifdef NO_HOLD_LABEL		/* the generation is the clock's next value */
+#ifdef NO_HOLD_LABEL		/* not older than any of this task's */
 	:: label = clock;
 #else
-	:: label = clock + 1;
+	:: label = newest;
 #endif
 	   d_step {
 		if
-		:: luf_folio == 0 -> lot_add(0); lot_add(1); held[0] = true
-		:: luf_folio == 2 -> lot_add(2); held[1] = true
+		:: luf_folio == 0 -> lot_add(0); lot_add(1); isolated[0] = true; isolated[1] = true
+		:: luf_folio == 2 -> lot_add(2); isolated[2] = true
 		fi;
 		label = 0 }
 #endif
@@ -85,7 +85,7 @@ inline unmap_flush()
 	fi;
 	if
 	:: kept ->
-		need = clock + 1;
+		need = newest;
 		ledger_settle(me, need);
 		d_step { kept = false; need = 0 }
 	:: else
@@ -110,7 +110,7 @@ inline dispose(f, fate)
 	:: fate = KEEP
 	:: true ->
 		d_step {
-			/* luf_park() */
+			/* luf_settle(), which looks before the next folio or with the batch */
 			if
 #ifdef NO_PARK_FOLIO		/* only the folio with the deferred flush */
 			:: owed ->
@@ -167,7 +167,7 @@ proctype Reclaim(byte me)
 	/* luf_put_into_lot() */
 	if
 	:: fate0 == PARK || fate1 == PARK ->
-		label = clock + 1;
+		label = newest;
 		d_step {
 			if
 			:: fate0 == PARK -> lot_add(0); lot_add(1)
@@ -184,11 +184,15 @@ proctype Reclaim(byte me)
 	/* Back on the LRU list, truncated and freed. */
 	d_step {
 		if
-		:: fate0 == KEEP && !held[0] -> bad[0] = true; bad[1] = true
+		:: fate0 == KEEP ->
+			bad[0] = !parked[0];
+			bad[1] = !parked[1];
+			isolated[0] = false;
+			isolated[1] = false
 		:: else
 		fi;
 		if
-		:: fate1 == KEEP && !held[1] -> bad[2] = true
+		:: fate1 == KEEP -> bad[2] = !parked[2]; isolated[2] = false
 		:: else
 		fi
 	}

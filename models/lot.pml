@@ -42,10 +42,10 @@ proctype Reclaim(byte me)
 #endif
 	ledger_owe(me);
 	/* luf_put_into_lot(); there the clock moves once per many pages */
-#ifdef NO_PARK_LABEL		/* the generation is the clock's next value */
+#ifdef NO_PARK_LABEL		/* not older than any of this task's */
 	label = clock;
 #else
-	label = clock + 1;
+	label = newest;
 #endif
 	d_step { lot_add(me); label = 0 };
 	d_step { MB(me) -> clock++ }

@@ -264,7 +264,11 @@ inline owe_cpu(c)
 	fi
 }
 
-/* luf_ledger_owe(), after arch_luf_unmapped(). Sets label. */
+#ifdef LOT
+byte	newest;			/* luf_newest */
+#endif
+
+/* luf_owe(), after arch_luf_unmapped(). Sets label. */
 inline ledger_owe(me)
 {
 	label = clock + 1;
@@ -277,7 +281,14 @@ inline ledger_owe(me)
 #endif
 	cpus = 0;
 #ifndef NO_OWE_LAST		/* the generation is read after that */
-	label = clock + 1
+	label = clock + 1;
+#endif
+#ifdef LOT
+	d_step {
+		MB(me) -> newest = (label > newest -> label : newest)
+	}
+#else
+	skip
 #endif
 }
 
@@ -310,7 +321,7 @@ inline settle_cpu(c)
 	}
 }
 
-/* luf_ledger_flush() */
+/* luf_flush() */
 inline ledger_settle(me, need)
 {
 	if
@@ -330,7 +341,7 @@ inline ledger_settle(me, need)
 				:: else
 				fi };
 #endif
-#ifdef NO_DONE_AFTER		/* luf.done moves after the flush */
+#ifdef NO_DONE_AFTER		/* luf_completed moves after the flush */
 			d_step { MB(me) -> luf_done = need };
 #endif
 			settle_cpu(0);
@@ -362,7 +373,7 @@ inline ledger_settle(me, need)
 /* Scratch. */
 #define SETTLE_VARS byte flushing; bool behind
 
-/* One CPU of luf_ledger_aged() */
+/* One CPU of luf_aged() */
 inline settled_cpu(c)
 {
 	if
@@ -379,8 +390,8 @@ inline settled_cpu(c)
 	fi
 }
 
-/* luf_ledger_aged() on CPU here, or elsewhere for NCPU. Sets label. */
-inline ledger_settled(me, oldest)
+/* luf_aged() on CPU here, or elsewhere for NCPU. Sets label. */
+inline ledger_settled(me)
 {
 #ifdef NO_SETTLED_MB		/* smp_mb(): the clock before the CPUs */
 	label = 200;
@@ -402,12 +413,12 @@ inline ledger_settled(me, oldest)
 	:: here < NCPU ->
 		look_behind(0, label);
 		if
-		:: behind && label >= oldest ->
+		:: behind && label > luf_done ->
 #ifndef NO_HERE_FLUSH		/* this CPU is flushed, too */
 			flush_cpus(me, BIT(here));
 #endif
 			behind = false
-		:: behind && label < oldest -> d_step { label = 0; behind = false }
+		:: behind && label <= luf_done -> behind = false
 		:: else
 		fi
 	:: else
@@ -421,26 +432,16 @@ inline ledger_settled(me, oldest)
 #ifdef LOT
 
 byte	parked[NPAGE];		/* the page's generation; 0: not deferred */
-byte	newest;			/* lot->newest */
-
+bool	isolated[NPAGE];	/* reclaim has a reference, too */
 inline lot_add(n)
 {
-	parked[n] = label;
-	newest = (label > newest -> label : newest)
+	parked[n] = label
 }
 
 inline release_page(n, settled)
 {
 	if
-	:: parked[n] && parked[n] <= settled -> parked[n] = 0; bad[n] = true
-	:: else
-	fi
-}
-
-inline oldest_page(n)
-{
-	if
-	:: parked[n] && parked[n] < need -> need = parked[n]
+	:: parked[n] && parked[n] <= settled -> parked[n] = 0; bad[n] = !isolated[n]
 	:: else
 	fi
 }
@@ -479,25 +480,14 @@ end:	do
 	:: newest && (what & AGED) ->
 		/* luf_drain_aged() */
 #ifdef HERE
-		d_step {
-			need = 200;
-			oldest_page(0);
-#if NPAGE > 1
-			oldest_page(1);
-#endif
-#if NPAGE > 2
-			oldest_page(2);
-#endif
-			skip
-		}
 		if
 		:: here = 0
 		:: here = NCPU
 		fi;
 #endif
-		ledger_settled(me, need);
+		ledger_settled(me);
 		release(label);
-		d_step { label = 0; need = 0; here = NCPU }
+		d_step { label = 0; here = NCPU }
 	od
 }
 

@@ -6,14 +6,13 @@
 #define NRECLAIM	2
 #define WORK		NRECLAIM	/* its store buffer */
 
-bool	armed;			/* luf_stale_armed */
 bool	queued;			/* luf_stale_work is pending */
 bool	owed[NRECLAIM];		/* its flush, part of luf_newest */
 bool	flushed[NRECLAIM];
-bool	stale[NRECLAIM];	/* luf_stale_label: owed at the last run */
+bool	stale[NRECLAIM];	/* owed at the last run */
 
 /* TSO: stores wait in their process's buffer. */
-#define A_ARMED		10
+#define A_QUEUED	10
 chan buffer[NRECLAIM + 1] = [2] of { byte, bool };
 
 #define STORE(me, addr, value)	buffer[me]!addr,value
@@ -23,7 +22,7 @@ inline commit(p)
 {
 	buffer[p]?addr,value;
 	if
-	:: addr == A_ARMED -> armed = value
+	:: addr == A_QUEUED -> queued = value
 	:: else -> owed[addr] = value
 	fi;
 	addr = 0;
@@ -50,9 +49,8 @@ proctype Reclaim(byte me)
 	MB(me);
 #endif
 	if
-	:: armed
-	:: !armed ->
-		STORE(me, A_ARMED, true);
+	:: queued
+	:: !queued ->
 		/* luf_arm(): a locked instruction */
 		d_step { MB(me) -> queued = true }
 	fi
@@ -65,7 +63,12 @@ proctype Work()
 	bool more;
 
 end:	do
-	:: d_step { queued -> queued = false };
+	:: queued ->
+		/* set_work_pool_and_clear_pending() */
+		STORE(WORK, A_QUEUED, false);
+#ifndef NO_CLOSE_MB
+		MB(WORK);
+#endif
 		d_step {
 			for (i : 0 .. NRECLAIM - 1) {
 				flushed[i] = flushed[i] || stale[i];
@@ -73,16 +76,10 @@ end:	do
 			}
 			i = 0
 		};
-		STORE(WORK, A_ARMED, false);
-#ifndef NO_CLOSE_MB
-		MB(WORK);
-#endif
 #ifndef NO_MORE
 		more = (owed[0] && !flushed[0]) || (owed[1] && !flushed[1]);
 		if
-		:: more ->
-			STORE(WORK, A_ARMED, true);
-			d_step { MB(WORK) -> queued = true }
+		:: more -> d_step { MB(WORK) -> queued = true }
 		:: else
 		fi;
 		more = false

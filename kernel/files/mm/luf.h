@@ -10,20 +10,20 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mm_types.h>
+#include <linux/quell_mutants.h>
 #include <linux/rmap.h>
 #include <linux/sched.h>
+#include <linux/vmstat.h>
 
 #ifdef CONFIG_QUELL_LUF
 
-/* tlbflush_unmap_batch.luf_state; about tlbflush_unmap_batch.luf_folio but for LUF_LASTING */
+/* tlbflush_unmap_batch.luf_state and .luf_folio: UNMAPPING and OWED are about that */
 enum luf_state {
 	LUF_UNMAPPING	= 1,	/* being unmapped, its flush may be deferred */
 	LUF_OWED	= 2,	/* PTEs were cleared and their flush deferred */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
 	LUF_MOVING	= 8,	/* folios that this task migrates may be OWED */
-	LUF_MAY_HOLD	= 16,	/* luf_hold() may keep a reference to the folio */
-	/* Not about one folio: kept from one to the next. */
-	LUF_LASTING	= LUF_KEPT | LUF_MOVING,
+	LUF_PARKING	= 16,	/* folios about to be freed are to be parked; also folio->private */
 };
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
@@ -32,13 +32,10 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 		 unsigned long end);
 void __luf_end_batch(void);
 bool __luf_flush_pending(struct mm_struct *mm);
-void __luf_write_fault(struct mm_struct *mm);
 
-void __luf_try_to_unmap(struct folio *folio, enum ttu_flags flags);
-bool __luf_park(struct folio *folio, struct list_head *parked);
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat);
-void __luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
-			  enum migrate_reason reason);
+void luf_begin_unmap(struct folio *folio);
+void luf_begin_migrate(struct folio *folio, enum migrate_reason reason);
+void __luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat);
 void __luf_put_migrated(struct folio *folio, enum migrate_reason reason);
 bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 			 unsigned long mark, int highest_zoneidx,
@@ -49,7 +46,6 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
 			  int highest_zoneidx);
 void luf_drain_for_compact(struct zone *zone);
 void luf_drain_all(void);
-void luf_let_go(enum migrate_reason reason);
 unsigned long luf_zone_parked(struct zone *zone);
 
 /*
@@ -60,25 +56,51 @@ static inline void luf_try_to_unmap(struct folio *folio, enum ttu_flags flags)
 {
 	if (static_branch_likely(&luf_key) && !folio_test_anon(folio) &&
 	    !folio_test_swapbacked(folio))
-		__luf_try_to_unmap(folio, flags);
-	else
-		try_to_unmap(folio, flags);
+		luf_begin_unmap(folio);
+	try_to_unmap(folio, flags);
+	current->tlb_ubc.luf_state &= ~LUF_UNMAPPING;
 }
 
-/* Should @folio wait for its flush on the deferred-free list? Then it is on @parked now. */
-static inline bool luf_park(struct folio *folio, struct list_head *parked)
+void free_unref_folios(struct folio_batch *fbatch);
+
+/* free_unref_folios() for reclaim; the last flush of their batch was try_to_unmap_flush(). */
+static inline void luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat)
 {
-	return current->tlb_ubc.luf_folio == folio && __luf_park(folio, parked);
+	if (current->tlb_ubc.luf_state & LUF_PARKING)
+		__luf_free_folios(fbatch, pgdat);
+	else
+		free_unref_folios(fbatch);
 }
 
 /* try_to_migrate(), with a deferred flush where that is safe. */
 static inline void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
 				      enum migrate_reason reason)
 {
+	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
+
 	if (static_branch_likely(&luf_key))
-		__luf_try_to_migrate(folio, flags, reason);
-	else
-		try_to_migrate(folio, flags);
+		luf_begin_migrate(folio, reason);
+	try_to_migrate(folio, flags);
+	if (!(tlb_ubc->luf_state & LUF_UNMAPPING))
+		return;
+	/* __luf_end_batch() must not flush for it, so LUF_OWED is not kept. */
+	if (tlb_ubc->luf_state & LUF_OWED)
+		tlb_ubc->luf_state |= LUF_MOVING;
+	tlb_ubc->luf_state &= ~(LUF_UNMAPPING | LUF_OWED);
+}
+
+/* These migrations need the frame itself, or hand it to another owner. */
+static inline bool luf_wants_frame(enum migrate_reason reason)
+{
+	return reason == MR_MEMORY_FAILURE || reason == MR_CONTIG_RANGE ||
+	       reason == MR_MEMORY_HOTPLUG || reason == MR_LONGTERM_PIN;
+}
+
+/* Before such a migration, the references to held folios are dropped. */
+static inline void luf_let_go(enum migrate_reason reason)
+{
+	if (luf_wants_frame(reason))
+		luf_drain_all();
 }
 
 /* folio_put() for the source of a migration. */
@@ -129,30 +151,15 @@ static inline void luf_flush_pending(struct mm_struct *mm)
  */
 static inline void luf_write_fault(struct mm_struct *mm)
 {
-	if (unlikely(atomic64_read(&mm->luf_label)))
-		__luf_write_fault(mm);
+	if (unlikely(atomic64_read(&mm->luf_label)) && !quell_mutant(LUF_NO_WRITE_FAULT) &&
+	    __luf_flush_pending(mm))
+		count_vm_event(LUF_WRITE);
 }
 
-/*
- * Does the protection change only for NUMA hinting (@prot_numa)? Addresses keep their meaning
- * then, and a stale entry only hides an access. Present PTEs alone are changed: the flush of their
- * addresses ends stale entries, too. A migration entry would get no flush: without its write
- * permission it could be mapped read-only while a CPU has a writable entry (R2).
- */
-static inline bool luf_only_looks(bool prot_numa)
+/* Parked pages, on all nodes: allocations that may wait get them before they reclaim. */
+static inline unsigned long luf_nr_parked(void)
 {
-	return prot_numa && static_branch_likely(&luf_key);
-}
-
-/*
- * A PTE that NUMA hinting changed becomes accessible again, perhaps writable. The flush after that
- * change ends entries for former frames, too; until then it is pending. Under the page table lock,
- * before the PTE is set.
- */
-static inline void luf_numa_fault(struct mm_struct *mm)
-{
-	if (unlikely(mm_tlb_flush_pending(mm)))
-		luf_write_fault(mm);
+	return global_node_page_state(NR_LUF_PARKED);
 }
 
 #else /* !CONFIG_QUELL_LUF */
@@ -161,16 +168,7 @@ static inline void luf_numa_fault(struct mm_struct *mm)
 #define luf_try_to_migrate(folio, flags, reason)	\
 	((void)(reason), try_to_migrate(folio, flags))
 #define luf_balanced(...)			false
-
-static inline bool luf_park(struct folio *folio, struct list_head *parked)
-{
-	return false;
-}
-
-static inline void luf_park_list(struct list_head *parked,
-				 struct pglist_data *pgdat)
-{
-}
+#define luf_free_folios(fbatch, pgdat)	((void)(pgdat), free_unref_folios(fbatch))
 
 static inline void luf_put_migrated(struct folio *folio,
 				    enum migrate_reason reason)
@@ -184,15 +182,6 @@ static inline void luf_flush_pending(struct mm_struct *mm)
 }
 
 static inline void luf_write_fault(struct mm_struct *mm)
-{
-}
-
-static inline bool luf_only_looks(bool prot_numa)
-{
-	return false;
-}
-
-static inline void luf_numa_fault(struct mm_struct *mm)
 {
 }
 
@@ -223,6 +212,11 @@ static inline void luf_let_go(enum migrate_reason reason)
 }
 
 static inline unsigned long luf_zone_parked(struct zone *zone)
+{
+	return 0;
+}
+
+static inline unsigned long luf_nr_parked(void)
 {
 	return 0;
 }

@@ -33,11 +33,7 @@
 #include "luf_lot.h"
 
 enum luf_drain_reason {
-	LUF_DRAIN_FULL,
-	LUF_DRAIN_ALLOC,
-	LUF_DRAIN_KSWAPD,
-	LUF_DRAIN_STALE,
-	LUF_DRAIN_OTHER,
+	LUF_DRAIN_FULL, LUF_DRAIN_ALLOC, LUF_DRAIN_KSWAPD, LUF_DRAIN_STALE, LUF_DRAIN_OTHER,
 };
 
 #define CREATE_TRACE_POINTS
@@ -46,28 +42,15 @@ enum luf_drain_reason {
 /* Folios that a node holds a reference to: as many as reclaim takes at once. */
 #define LUF_HELD_MAX	32
 
-/**
- * struct luf_lot - the deferred-free list of a node
- * @lock:	protects all but @freeing; estimates read @nr_pages, @nr_zone without it
- * @folios:	parked folios, oldest generation first; folio->private has the generation
- * @newest:	the newest generation that was added
- * @nr_pages:	pages in @folios
- * @nr_zone:	the same by zone
- * @nr_since:	pages parked since the last parking that moved the clock
- * @freeing:	held for reading from taking folios out until they are free
- * @nr_held:	used entries of @held
- * @held:	folios that were unmapped lazily and not freed, and their generations
- */
+/* The deferred-free list of a node. Estimates read the numbers without @lock. */
 struct luf_lot {
 	spinlock_t lock;		/* protects all below but @freeing */
-	struct list_head folios;
-	u64 newest;
+	struct list_head folios;	/* oldest generation first; it is in folio->private */
 	unsigned long nr_pages;
 	unsigned long nr_zone[MAX_NR_ZONES];
-	unsigned long nr_since;
-	struct rw_semaphore freeing;
+	struct rw_semaphore freeing;	/* read: from taking folios out until they are free */
 	unsigned int nr_held;
-	struct {
+	struct {			/* unmapped lazily, not freed; with a reference */
 		struct folio *folio;
 		u64 label;
 	} held[LUF_HELD_MAX];
@@ -82,8 +65,6 @@ module_param_named(pages, luf_lot_pages, ulong, 0600);
 /* For comparison: kswapd drains, with a flush, after each of its rounds. */
 static bool luf_eager __read_mostly;
 module_param_named(eager, luf_eager, bool, 0600);
-/* Pages that reclaim collects before it parks them; most of its lists are shorter. */
-#define LUF_LIST_MAX	128UL
 
 /* Bounds of max_stale_ms, in ms: how long a stale-TLB window may last, on an idle machine too. */
 #define LUF_STALE_MIN	2
@@ -99,104 +80,69 @@ static void luf_lot_init(struct luf_lot *lot)
 	init_rwsem(&lot->freeing);
 }
 
-/* Note @label in the folios of @list. Returns their pages, and adds them to @nr_zone. */
-static unsigned long luf_label(struct list_head *list, u64 label,
-			       unsigned long *nr_zone)
+/* Count @folio; out if @sign is -1. Returns its pages. Under lot->lock. */
+static unsigned long luf_lot_count(struct luf_lot *lot, struct folio *folio, long sign)
 {
-	unsigned long nr_pages = 0;
-	struct folio *folio;
+	unsigned long nr = folio_nr_pages(folio), *zone = &lot->nr_zone[folio_zonenum(folio)];
 
-	list_for_each_entry(folio, list, lru) {
-		unsigned long nr = folio_nr_pages(folio);
-
-		folio->private = (void *)(unsigned long)label;
-		nr_zone[folio_zonenum(folio)] += nr;
-		nr_pages += nr;
-	}
-	return nr_pages;
+	WRITE_ONCE(*zone, *zone + sign * nr);
+	WRITE_ONCE(lot->nr_pages, lot->nr_pages + sign * nr);
+	mod_node_page_state(folio_pgdat(folio), NR_LUF_PARKED, sign * nr);
+	return nr;
 }
 
 /*
- * Park the folios of @list, after luf_label(). Returns whether the caller should move the clock:
+ * Park the folios of @list. Returns whether the caller should move the clock, with every 32 pages:
  * not after each folio, as every context switch reads its cache line.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
-			const unsigned long *nr_zone, unsigned long nr_pages)
-{
-	bool tick;
-	int i;
-
-	spin_lock(&lot->lock);
-	list_splice_tail_init(list, &lot->folios);
-	lot->newest = max(lot->newest, label);
-	for (i = 0; i < MAX_NR_ZONES; i++)
-		WRITE_ONCE(lot->nr_zone[i], lot->nr_zone[i] + nr_zone[i]);
-	WRITE_ONCE(lot->nr_pages, lot->nr_pages + nr_pages);
-	lot->nr_since += nr_pages;
-	tick = lot->nr_since >= SWAP_CLUSTER_MAX;
-	if (tick)
-		lot->nr_since = 0;
-	spin_unlock(&lot->lock);
-	return tick;
-}
-
-/* Return the generation of the first parked folio, or of an older held one, or U64_MAX. */
-static u64 luf_lot_oldest(struct luf_lot *lot)
+			unsigned long *nr_pages)
 {
 	struct folio *folio;
-	u64 label = U64_MAX;
-	unsigned int i;
+	unsigned long before;
 
 	spin_lock(&lot->lock);
-	folio = list_first_entry_or_null(&lot->folios, struct folio, lru);
-	if (folio)
-		label = (unsigned long)folio->private;
-	for (i = 0; i < lot->nr_held; i++)
-		label = min(label, lot->held[i].label);
+	before = lot->nr_pages;
+	*nr_pages = 0;
+	list_for_each_entry(folio, list, lru) {
+		folio->private = (void *)(unsigned long)label;
+		*nr_pages += luf_lot_count(lot, folio, 1);
+	}
+	list_splice_tail_init(list, &lot->folios);
 	spin_unlock(&lot->lock);
-	return label;
+	return (before + *nr_pages) / SWAP_CLUSTER_MAX != before / SWAP_CLUSTER_MAX;
 }
 
 /*
- * Take folios of generations up to @settled off the list, until they have @want pages. Returns
- * their pages. A newer folio may precede an older one, as the generation is read before lot->lock
- * is taken: the older one then waits for a later call.
+ * Take folios of generations up to @settled off the list. Returns their pages. A newer folio may
+ * precede an older one, as the generation is read before lot->lock is taken: the older one then
+ * waits for a later call.
  */
-static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled,
-				  unsigned long want, struct list_head *list)
+static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled, struct folio_batch *fbatch)
 {
-	unsigned long nr, nr_pages = 0;
 	struct folio *folio, *next;
-	int zone;
+	unsigned long nr_pages = 0;
 
 	spin_lock(&lot->lock);
 	list_for_each_entry_safe(folio, next, &lot->folios, lru) {
-		if (nr_pages >= want)
+		if ((unsigned long)folio->private > settled && !quell_mutant(LUF_RELEASE_EARLY))
 			break;
-		if ((unsigned long)folio->private > settled &&
-		    !quell_mutant(LUF_RELEASE_EARLY))
-			break;
-		nr = folio_nr_pages(folio);
+		list_del(&folio->lru);
 		folio->private = NULL;
-		zone = folio_zonenum(folio);
-		WRITE_ONCE(lot->nr_zone[zone], lot->nr_zone[zone] - nr);
-		nr_pages += nr;
+		nr_pages += luf_lot_count(lot, folio, -1);
+		if (!folio_batch_add(fbatch, folio))
+			break;
 	}
-	list_cut_before(list, &lot->folios, &folio->lru);
-	WRITE_ONCE(lot->nr_pages, lot->nr_pages - nr_pages);
 	spin_unlock(&lot->lock);
 	return nr_pages;
 }
 
-/* Drop the references to held folios of generations up to @settled. May sleep. */
+/* Drop the references to held folios of generations up to @settled. Under lot->freeing. */
 static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 {
 	struct folio *folios[LUF_HELD_MAX];
 	unsigned int i, nr = 0, left = 0;
 
-	if (!READ_ONCE(lot->nr_held))
-		return;
-	down_read(&lot->freeing);
 	spin_lock(&lot->lock);
 	for (i = 0; i < lot->nr_held; i++) {
 		if (lot->held[i].label <= settled)
@@ -208,25 +154,21 @@ static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
 	spin_unlock(&lot->lock);
 	while (nr)
 		folio_put(folios[--nr]);
-	up_read(&lot->freeing);
 }
 
 /*
  * Pages that are worth a flush: 4 MB, less on a node (or zone) of less than 256 MB. @managed is
  * the size of the node or zone, in pages.
  */
-#define LUF_WORTH	1024UL
-
 static unsigned long luf_worth(unsigned long managed)
 {
-	return min(managed / 64, LUF_WORTH);
+	return min(managed / 64, 1024UL);
 }
 
 /*
  * Return how many pages of @pgdat may be parked: the distance between its watermarks, low to high,
  * but at least the pages that are worth a flush and at most LUF_LOT_MAX; or the parameter's value.
- * @piece: how many pages kswapd may hold back while free pages are below low. That is a quarter of
- * this distance, and at least LUF_LIST_MAX, which any reclaimer may hold.
+ * @piece: how many pages kswapd may hold back while free pages are below low.
  */
 static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *piece)
 {
@@ -238,60 +180,24 @@ static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *pi
 		/* The same as from low to high. */
 		gap += low_wmark_pages(zone) - min_wmark_pages(zone);
 	}
-	*piece = clamp(gap / 4, LUF_LIST_MAX, LUF_LOT_MAX / 4);
+	*piece = clamp(gap / 4, 128UL, LUF_LOT_MAX / 4);
 	return min(READ_ONCE(luf_lot_pages), LUF_LOT_MAX) ?:
 	       clamp(gap, luf_worth(managed), LUF_LOT_MAX);
 }
 
-/* Call @func for the folios of @list in batches, as the page allocator and memcg take them. */
-static void luf_for_batches(struct list_head *list,
-			    void (*func)(struct folio_batch *fbatch))
-{
-	struct folio_batch fbatch;
-	struct folio *folio, *next;
-
-	folio_batch_init(&fbatch);
-	list_for_each_entry_safe(folio, next, list, lru) {
-		if (folio_batch_add(&fbatch, folio))
-			continue;
-		func(&fbatch);
-		folio_batch_init(&fbatch);
-	}
-	if (folio_batch_count(&fbatch))
-		func(&fbatch);
-}
-
-static void luf_free_batch(struct folio_batch *fbatch)
-{
-	unsigned int i;
-
-	for (i = 0; i < folio_batch_count(fbatch); i++)
-		list_del(&fbatch->folios[i]->lru);
-	free_unref_folios(fbatch);
-}
-
-/* Pages that are freed before this task may be rescheduled. */
-#define LUF_RELEASE_BATCH	256
-
-/*
- * Release the pages of generations up to @settled on node @nid: holding them saves nothing.
- * Returns their number. May sleep.
- */
+/* Release the pages of generations up to @settled on node @nid. Returns their number. May sleep. */
 static unsigned long luf_release(int nid, u64 settled)
 {
 	unsigned long nr_pages, released = 0;
 	struct luf_lot *lot = luf_lots[nid];
-	LIST_HEAD(list);
+	struct folio_batch fbatch;
 
-	luf_lot_put_held(lot, settled);
+	folio_batch_init(&fbatch);
 	do {
 		down_read(&lot->freeing);
-		nr_pages = luf_lot_take(lot, settled, LUF_RELEASE_BATCH, &list);
-		if (nr_pages) {
-			mod_node_page_state(NODE_DATA(nid), NR_LUF_PARKED,
-					    -nr_pages);
-			luf_for_batches(&list, luf_free_batch);
-		}
+		luf_lot_put_held(lot, settled);
+		nr_pages = luf_lot_take(lot, settled, &fbatch);
+		free_unref_folios(&fbatch);
 		up_read(&lot->freeing);
 		released += nr_pages;
 		cond_resched();
@@ -301,9 +207,7 @@ static unsigned long luf_release(int nid, u64 settled)
 
 static unsigned long luf_parked(int nid)
 {
-	struct luf_lot *lot = luf_lots[nid];
-
-	return lot ? READ_ONCE(lot->nr_pages) : 0;
+	return luf_lots[nid] ? READ_ONCE(luf_lots[nid]->nr_pages) : 0;
 }
 
 /* Does any folio wait for a flush on node @nid, parked or held? */
@@ -315,11 +219,8 @@ static bool luf_waits(int nid)
 /* Release the pages that need no IPI. Returns their number. May sleep. */
 static unsigned long luf_drain_aged(int nid)
 {
-	unsigned long nr_pages;
+	unsigned long nr_pages = luf_waits(nid) ? luf_release(nid, luf_aged()) : 0;
 
-	if (!luf_waits(nid))
-		return 0;
-	nr_pages = luf_release(nid, luf_aged(luf_lot_oldest(luf_lots[nid])));
 	count_vm_events(LUF_RELEASE_AGED, nr_pages);
 	return nr_pages;
 }
@@ -330,17 +231,12 @@ static unsigned long luf_drain_aged(int nid)
  */
 static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 {
-	struct luf_lot *lot = luf_lots[nid];
+	u64 newest = luf_now();
 	unsigned long nr_pages;
 	bool flushed;
-	u64 newest;
 
 	if (!luf_waits(nid))
 		return false;
-
-	spin_lock(&lot->lock);
-	newest = lot->newest;
-	spin_unlock(&lot->lock);
 	flushed = luf_flush(newest);
 	nr_pages = luf_release(nid, newest);
 	if (!flushed)
@@ -359,9 +255,6 @@ static bool luf_drain_some(int nid, enum luf_drain_reason reason, unsigned long 
 /* --- Every stale-TLB window ends --------------------------------------------- */
 
 static struct workqueue_struct *luf_wq;
-/* The newest generation when luf_close_windows() ran last. */
-static u64 luf_stale_label;
-static bool luf_stale_armed;
 
 static void luf_close_windows(struct work_struct *work);
 static DECLARE_DELAYED_WORK(luf_stale_work, luf_close_windows);
@@ -374,8 +267,7 @@ static void luf_arm(void)
 {
 	unsigned int ms = READ_ONCE(luf_max_stale_ms);
 
-	queue_delayed_work(luf_wq, &luf_stale_work,
-			   max(1, msecs_to_jiffies(ms) / 3));
+	queue_delayed_work(luf_wq, &luf_stale_work, max(1, msecs_to_jiffies(ms) / 3));
 	/* max_stale_ms may have changed, and its immediate run have ended, in between. */
 	if (unlikely(READ_ONCE(luf_max_stale_ms) != ms))
 		mod_delayed_work(luf_wq, &luf_stale_work, 0);
@@ -384,12 +276,10 @@ static void luf_arm(void)
 /* Have luf_close_windows() run, after a flush was deferred or a folio parked or held. */
 void luf_keep_closing(void)
 {
-	/* Pairs with luf_close_windows(): one sees the other. */
+	/* Pairs with the workqueue's, between clearing PENDING and the work: one sees the other. */
 	smp_mb();
-	if (unlikely(!READ_ONCE(luf_stale_armed))) {
-		WRITE_ONCE(luf_stale_armed, true);
+	if (unlikely(!delayed_work_pending(&luf_stale_work)))
 		luf_arm();
-	}
 }
 
 /*
@@ -398,58 +288,45 @@ void luf_keep_closing(void)
  */
 static void luf_close_windows(struct work_struct *work)
 {
-	u64 stale = luf_stale_label;
+	static u64 stale;	/* the newest generation when this ran last */
 	unsigned long nr_pages;
-	bool more;
+	bool more = false;
 	int nid;
 
 	luf_flush(stale);
 	for_each_node_state(nid, N_MEMORY) {
-		if (!luf_waits(nid))
-			continue;
-		nr_pages = luf_release(nid, stale);
+		nr_pages = luf_waits(nid) ? luf_release(nid, stale) : 0;
 		if (nr_pages)
 			trace_luf_drain(nid, nr_pages, LUF_DRAIN_STALE);
+		more |= luf_waits(nid);
 	}
 	/* Later generations are newer, and have a full period before them. */
-	luf_stale_label = atomic64_inc_return(&luf_clock);
-
-	WRITE_ONCE(luf_stale_armed, false);
-	/* Pairs with luf_keep_closing(). */
-	smp_mb();
-	more = luf_owes();
-	for_each_node_state(nid, N_MEMORY)
-		more |= luf_waits(nid);
-	if (more) {
-		WRITE_ONCE(luf_stale_armed, true);
+	stale = atomic64_inc_return(&luf_clock);
+	if (more || luf_done() < luf_now())
 		luf_arm();
-	}
 }
 
 /* --- Hooks of reclaim and migration ------------------------------------------- */
 
 /*
  * Keep a reference to @folio, which was unmapped lazily and is not freed: a later free would not
- * flush. The caller has it isolated. The reference is dropped when the folio's generation is
- * complete, at the latest when its stale-TLB window is closed. Returns false if there is no room,
- * or none is allowed: then the caller has to flush.
+ * flush. The caller has it isolated until it has flushed for the PTEs that were not deferred. The
+ * reference is dropped when the folio's generation is complete, at the latest when its stale-TLB
+ * window is closed. Returns false if there is no room: then the caller has to flush.
  */
 bool luf_hold(struct folio *folio)
 {
 	struct luf_lot *lot = luf_lots[folio_nid(folio)];
 	unsigned int i;
 	bool room;
-	u64 label;
 
 	count_vm_event(LUF_KEPT_FOLIO);
 	if (quell_mutant(LUF_LOSE_KEPT))
 		return true;
-	if (!(current->tlb_ubc.luf_state & LUF_MAY_HOLD) || folio_test_large(folio))
+	if (folio_test_large(folio))
 		return false;
 	if (READ_ONCE(lot->nr_held) == LUF_HELD_MAX)
-		luf_lot_put_held(lot, luf_done());
-	/* A full barrier: after all deferred flushes of this folio. */
-	label = atomic64_inc_return(&luf_clock);
+		luf_release(folio_nid(folio), luf_done());
 	spin_lock(&lot->lock);
 	for (i = 0; i < lot->nr_held; i++)
 		if (lot->held[i].folio == folio)
@@ -461,8 +338,7 @@ bool luf_hold(struct folio *folio)
 			lot->held[i].folio = folio;
 			WRITE_ONCE(lot->nr_held, i + 1);
 		}
-		lot->held[i].label = label;
-		lot->newest = max(lot->newest, label);
+		lot->held[i].label = luf_now();
 	}
 	spin_unlock(&lot->lock);
 	if (room)
@@ -470,26 +346,16 @@ bool luf_hold(struct folio *folio)
 	return room;
 }
 
-/*
- * Uncharge the folios of @parked, all of @pgdat, and put them on the deferred-free list. Drain
- * that if it is full.
- */
+/* Put the folios of @parked, all of @pgdat, on the deferred-free list. Drain that if it is full. */
 static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat)
 {
-	int nid = pgdat->node_id;
-	unsigned long nr_zone[MAX_NR_ZONES] = {};
 	unsigned long nr_pages, limit, piece;
-	u64 label;
+	int nid = pgdat->node_id;
+	u64 label = luf_now();
 
-	luf_for_batches(parked, mem_cgroup_uncharge_folios);
-	/* Not older than any generation of these folios. */
-	label = luf_now();
-	nr_pages = luf_label(parked, label, nr_zone);
-	/* Counted first: a drain on another CPU may take them at once. */
-	mod_node_page_state(pgdat, NR_LUF_PARKED, nr_pages);
-	count_vm_events(LUF_PARK, nr_pages);
-	if (luf_lot_add(luf_lots[nid], parked, label, nr_zone, nr_pages))
+	if (luf_lot_add(luf_lots[nid], parked, label, &nr_pages))
 		atomic64_inc(&luf_clock);
+	count_vm_events(LUF_PARK, nr_pages);
 	luf_keep_closing();
 	trace_luf_park(nid, nr_pages, label);
 
@@ -498,122 +364,60 @@ static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat
 		luf_drain_some(nid, LUF_DRAIN_FULL, limit / 2 + 1);
 }
 
-/**
- * __luf_park - should this folio wait for its flush on the deferred-free list?
- * @folio:	the last to be unmapped, out of the page cache, unlocked, no reference
- * @parked:	the caller's list, for luf_park_list(), all of one node; emptied here at
- *		LUF_LIST_MAX pages
- *
- * May sleep.
- *
- * Return: true if @folio went to @parked; false if the caller has to free it, after
- * try_to_unmap_flush().
- */
-bool __luf_park(struct folio *folio, struct list_head *parked)
-{
-	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
-	unsigned long nr = folio_nr_pages(folio);
-
-	if (!(tlb_ubc->luf_state & LUF_OWED))
-		return false;
-
-	tlb_ubc->luf_state &= ~LUF_OWED;
-	tlb_ubc->luf_folio = NULL;
-	/* The last folio has the pages of @parked, until it gets a generation. */
-	if (!list_empty(parked))
-		nr += (unsigned long)list_last_entry(parked, struct folio, lru)->private;
-	folio->private = (void *)nr;
-	list_add_tail(&folio->lru, parked);
-	if (nr >= LUF_LIST_MAX) {
-		/* As in stock before it frees in mid-list; see also R1. */
-		try_to_unmap_flush();
-		luf_put_into_lot(parked, folio_pgdat(folio));
-	}
-	return true;
-}
-
 /*
- * kswapd releases the pages that need no IPI. If @is_short, and more pages are parked than it may
- * hold back, it flushes for the others. Returns whether it released any.
+ * free_unref_folios() for reclaim, after try_to_unmap_flush(): folios that wait for their flush go
+ * to the deferred-free list instead. See luf_settle(). May sleep.
  */
-static bool luf_kswapd_drains(struct pglist_data *pgdat, bool is_short)
+void __luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat)
 {
-	int nid = pgdat->node_id;
-	unsigned long piece;
+	unsigned int i, left = 0;
+	LIST_HEAD(parked);
 
-	if (quell_mutant(LUF_HOARD))
-		return false;
-	luf_node_limit(pgdat, &piece);
-	if (is_short && luf_parked(nid) >= piece)
-		return luf_drain_some(nid, LUF_DRAIN_KSWAPD, piece);
-	return luf_drain_aged(nid);
-}
+	current->tlb_ubc.luf_state &= ~LUF_PARKING;
+	for (i = 0; i < folio_batch_count(fbatch); i++) {
+		struct folio *folio = fbatch->folios[i];
 
-/**
- * luf_park_list - put folios of luf_park() on the deferred-free list
- * @parked:	folios of @pgdat; empty afterwards
- * @pgdat:	their node
- *
- * May sleep.
- */
-void luf_park_list(struct list_head *parked, struct pglist_data *pgdat)
-{
-	struct zone *zone;
-
-	if (list_empty(parked))
-		return;
-	zone = folio_zone(list_first_entry(parked, struct folio, lru));
-	luf_put_into_lot(parked, pgdat);
+		if (folio->private == (void *)LUF_PARKING)
+			list_add_tail(&folio->lru, &parked);
+		else
+			fbatch->folios[left++] = folio;
+	}
+	fbatch->nr = left;
+	free_unref_folios(fbatch);
+	luf_put_into_lot(&parked, pgdat);
 	/* Reclaim of a long list takes time; allocations may wait for pages meanwhile. */
-	if (current_is_kswapd())
-		luf_kswapd_drains(pgdat, !zone_watermark_ok(zone, 0, low_wmark_pages(zone),
-							    zone_idx(zone), 0));
+	if (current_is_kswapd() && !luf_eager)
+		luf_drain_for_kswapd(pgdat, 0, MAX_NR_ZONES - 1);
 }
 
-/**
- * __luf_put_migrated - folio_put() for the source of a migration
- * @folio:	unlocked, isolated, its content is in the destination; LUF_MOVING is set
- * @reason:	of the migration
- *
- * May sleep.
- */
+/* See luf_put_migrated(). @folio is unlocked and isolated, its content moved. May sleep. */
 void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 {
 	LIST_HEAD(parked);
 
-	if (!luf_owes())
-		/* No generation is pending, so none of this task's folios has one. */
-		current->tlb_ubc.luf_state &= ~LUF_MOVING;
-	else if (luf_wants_frame(reason) || folio_test_hugetlb(folio) ||
-		 folio_has_movable_ops(folio) || folio_test_mlocked(folio) ||
-		 quell_mutant(LUF_MIGRATE_FREE) || !folio_ref_freeze(folio, 1)) {
-		if (!quell_mutant(LUF_MIGRATE_FREE) && !quell_mutant(LUF_LOSE_KEPT)) {
-			luf_flush(luf_now());
-			/* The flush was for the other folios of this task as well. */
-			current->tlb_ubc.luf_state &= ~LUF_MOVING;
-		}
-	} else {
-		/* A folio that was freed meanwhile may still be queued. */
+	/* If no generation is pending, none of this task's folios has one. */
+	if (luf_done() < luf_now() && !luf_wants_frame(reason) && !folio_test_hugetlb(folio) &&
+	    !folio_has_movable_ops(folio) && !folio_test_mlocked(folio) &&
+	    !quell_mutant(LUF_MIGRATE_FREE) && folio_ref_freeze(folio, 1)) {
+		/* A folio that was freed meanwhile may still be queued, and charged. */
 		folio_unqueue_deferred_split(folio);
+		mem_cgroup_uncharge(folio);
 		count_vm_events(LUF_MIGRATE, folio_nr_pages(folio));
 		list_add(&folio->lru, &parked);
 		luf_put_into_lot(&parked, folio_pgdat(folio));
 		return;
 	}
+	/* For the other folios of this task as well. */
+	if (!quell_mutant(LUF_MIGRATE_FREE) && !quell_mutant(LUF_LOSE_KEPT))
+		luf_flush(luf_now());
+	current->tlb_ubc.luf_state &= ~LUF_MOVING;
 	if (reason != MR_MEMORY_FAILURE)
 		folio_put(folio);
 }
 
 /* --- Hooks of allocation and compaction --------------------------------------- */
 
-/**
- * luf_zone_parked - how many pages of @zone are parked
- * @zone: any
- *
- * Allocations that may wait can have them, see luf_nr_parked().
- *
- * Return: pages.
- */
+/* How many pages of @zone are parked: allocations that may wait can have them. */
 unsigned long luf_zone_parked(struct zone *zone)
 {
 	struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
@@ -621,19 +425,10 @@ unsigned long luf_zone_parked(struct zone *zone)
 	return lot ? READ_ONCE(lot->nr_zone[zone_idx(zone)]) : 0;
 }
 
-/**
- * luf_drain_for_alloc - release parked pages to an allocation below its watermark
- * @zone:		below @mark
- * @gfp_mask:		of the allocation
- * @order:		of the allocation
- * @mark:		the watermark that @alloc_flags selects, in pages
- * @highest_zoneidx:	of the allocation
- * @alloc_flags:	of the allocation; does nothing at the low watermark, where kswapd is woken
- *			and drains
- *
- * May sleep if @gfp_mask may reclaim; else it does nothing.
- *
- * Return: true if @zone is not below @mark any more.
+/*
+ * Release parked pages to an allocation that finds @zone below its watermark @mark. Not at the low
+ * watermark, where kswapd is woken and drains, nor if it may not sleep. Returns whether @zone is
+ * not below @mark any more.
  */
 bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 			 unsigned long mark, int highest_zoneidx,
@@ -651,45 +446,28 @@ bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 		zone_watermark_ok(zone, order, mark, highest_zoneidx, alloc_flags));
 }
 
-/**
- * luf_drain_for_compact - release the pages that compaction has moved away from
- * @zone: that is being compacted
- *
- * They form a larger block only in the page allocator. May sleep.
- */
+/* Pages that compaction has moved away from form a larger block only in the page allocator. */
 void luf_drain_for_compact(struct zone *zone)
 {
-	int nid = zone_to_nid(zone);
-
-	if (luf_waits(nid) && !quell_mutant(LUF_HOARD))
-		luf_drain_node(nid, LUF_DRAIN_OTHER);
+	if (!quell_mutant(LUF_HOARD))
+		luf_drain_node(zone_to_nid(zone), LUF_DRAIN_OTHER);
 }
 
 /* Free pages of @zone, exact where the watermarks need that. */
 static unsigned long luf_zone_free(struct zone *zone)
 {
-	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+	unsigned long nr = zone_page_state(zone, NR_FREE_PAGES);
 
-	if (zone->percpu_drift_mark && free < zone->percpu_drift_mark)
-		free = zone_page_state_snapshot(zone, NR_FREE_PAGES);
-	return free;
+	return nr < zone->percpu_drift_mark ? zone_page_state_snapshot(zone, NR_FREE_PAGES) : nr;
 }
 
-/**
- * luf_balanced - may kswapd rest although a zone's free pages are short?
- * @zone:		of kswapd's node
- * @order:		of the allocation that woke it
- * @mark:		the watermark that kswapd wants to reach, in pages
- * @highest_zoneidx:	of the allocation
- *
- * Parked pages count as free above the low watermark, not below it: there kswapd wakes up and
- * releases them. Free and parked pages together must reach @mark, and exceed the low watermark
- * by twice the pages that are worth a flush. From about 8 GB on @mark is the higher one.
- *
- * Return: true if kswapd may rest.
+/*
+ * May kswapd rest although the free pages of @zone are short of @mark? Parked pages count as free
+ * above the low watermark, not below it: there kswapd wakes up and releases them. Free and parked
+ * pages together must reach @mark, and exceed the low watermark by twice the pages that are worth
+ * a flush. From about 8 GB on @mark is the higher one.
  */
-bool luf_balanced(struct zone *zone, int order, unsigned long mark,
-		  int highest_zoneidx)
+bool luf_balanced(struct zone *zone, int order, unsigned long mark, int highest_zoneidx)
 {
 	unsigned long parked = luf_zone_parked(zone), low = low_wmark_pages(zone);
 	unsigned long free;
@@ -702,40 +480,33 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark,
 	       __zone_watermark_ok(zone, order, mark, highest_zoneidx, 0, free + parked);
 }
 
-/**
- * luf_drain_for_kswapd - release parked pages before kswapd reclaims
- * @pgdat:		its node, not balanced
- * @order:		of the allocation that woke it
- * @highest_zoneidx:	up to this zone
- *
- * Flushes only if free pages are below low and enough pages are parked. May sleep.
- *
- * Return: true if the watermarks are worth another look.
+/*
+ * kswapd releases the pages of @pgdat that need no IPI, before it reclaims; all of them if free
+ * pages are below low and more are parked than it may hold back. Returns whether the watermarks
+ * are worth another look. May sleep.
  */
-bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order,
-			  int highest_zoneidx)
+bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order, int highest_zoneidx)
 {
-	int i;
+	int i, nid = pgdat->node_id;
+	unsigned long piece;
 
-	if (!luf_parked(pgdat->node_id))
+	if (!luf_parked(nid) || quell_mutant(LUF_HOARD))
 		return false;
 	if (luf_eager)
-		return luf_drain_node(pgdat->node_id, LUF_DRAIN_KSWAPD);
+		return luf_drain_node(nid, LUF_DRAIN_KSWAPD);
 	for (i = 0; i <= highest_zoneidx; i++) {
 		struct zone *zone = &pgdat->node_zones[i];
 
 		if (__zone_watermark_ok(zone, order, low_wmark_pages(zone), highest_zoneidx, 0,
 					luf_zone_free(zone)))
-			return luf_kswapd_drains(pgdat, false);
+			return luf_drain_aged(nid);
 	}
-	return luf_kswapd_drains(pgdat, true);
+	luf_node_limit(pgdat, &piece);
+	return luf_parked(nid) >= piece ? luf_drain_some(nid, LUF_DRAIN_KSWAPD, piece) :
+					  luf_drain_aged(nid);
 }
 
-/**
- * luf_drain_all - release every page that is parked now
- *
- * The page allocator has all of them when this returns. May sleep.
- */
+/* Release every page that is parked now: the page allocator has all of them on return. */
 void luf_drain_all(void)
 {
 	int nid;
@@ -750,37 +521,6 @@ void luf_drain_all(void)
 	}
 }
 
-/**
- * luf_let_go - drop the references to held folios before a migration
- * @reason:	of the migration; does nothing unless that wants the frames themselves
- *
- * May sleep.
- */
-void luf_let_go(enum migrate_reason reason)
-{
-	int nid;
-
-	if (!luf_wants_frame(reason))
-		return;
-	for_each_node_state(nid, N_MEMORY)
-		if (luf_lots[nid] && READ_ONCE(luf_lots[nid]->nr_held))
-			luf_drain_node(nid, LUF_DRAIN_OTHER);
-}
-
-/* --- Accounting ----------------------------------------------------------------- */
-
-/**
- * luf_nr_parked - how many pages are parked, on all nodes
- *
- * Allocations that may wait get them before they reclaim.
- *
- * Return: pages.
- */
-unsigned long luf_nr_parked(void)
-{
-	return global_node_page_state(NR_LUF_PARKED);
-}
-
 /* --- The switch --------------------------------------------------------------- */
 
 static ssize_t max_stale_ms_show(struct kobject *kobj,
@@ -789,8 +529,7 @@ static ssize_t max_stale_ms_show(struct kobject *kobj,
 	return sysfs_emit(buf, "%u\n", READ_ONCE(luf_max_stale_ms));
 }
 
-static ssize_t max_stale_ms_store(struct kobject *kobj,
-				  struct kobj_attribute *attr,
+static ssize_t max_stale_ms_store(struct kobject *kobj, struct kobj_attribute *attr,
 				  const char *buf, size_t count)
 {
 	unsigned int ms;
@@ -809,8 +548,6 @@ static ssize_t max_stale_ms_store(struct kobject *kobj,
 	return count;
 }
 
-static struct kobj_attribute luf_max_stale_ms_attr = __ATTR_RW(max_stale_ms);
-
 static ssize_t drain_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
 {
@@ -818,12 +555,10 @@ static ssize_t drain_store(struct kobject *kobj, struct kobj_attribute *attr,
 	return count;
 }
 
+static struct kobj_attribute luf_max_stale_ms_attr = __ATTR_RW(max_stale_ms);
 static struct kobj_attribute luf_drain_attr = __ATTR_WO(drain);
-
 static const struct attribute * const luf_attrs[] = {
-	&luf_max_stale_ms_attr.attr,
-	&luf_drain_attr.attr,
-	NULL,
+	&luf_max_stale_ms_attr.attr, &luf_drain_attr.attr, NULL
 };
 
 static struct quell_mechanism luf_mechanism = {

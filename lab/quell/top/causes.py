@@ -98,10 +98,10 @@ RULES: tuple[tuple[str, ...], ...] = (
     # Quell's drains, in the stack of the caller that needs the memory.
     (
         "luf",
-        "luf_ledger_flush luf_flush luf_ledger_aged luf_drain_node luf_drain_some "
+        "luf_flush luf_aged luf_drain_node luf_drain_some "
         "luf_drain_for_alloc luf_drain_for_compact luf_drain_for_kswapd luf_drain_all "
-        "luf_close_windows luf_write_access luf_exclude __luf_write_fault __luf_flush_pending "
-        "luf_kswapd_drains drain_store __luf_end_batch",
+        "luf_close_windows luf_write_access luf_exclude __luf_flush_pending drain_store "
+        "__luf_end_batch",
     ),
     # A system call does the flush of PTEs that reclaim has cleared.
     ("reclaim-pending", "flush_tlb_batched_pending"),

@@ -8,7 +8,6 @@ struct inode;
 #ifdef CONFIG_QUELL_LUF
 void luf_write_access(struct inode *inode);
 void luf_exclude(struct inode *inode);
-unsigned long luf_nr_parked(void);
 #else
 static inline void luf_write_access(struct inode *inode)
 {
@@ -16,11 +15,6 @@ static inline void luf_write_access(struct inode *inode)
 
 static inline void luf_exclude(struct inode *inode)
 {
-}
-
-static inline unsigned long luf_nr_parked(void)
-{
-	return 0;
 }
 #endif
 

@@ -96,8 +96,8 @@ static void run(enum op which, bool on, long rounds)
 		for (unsigned long i = 0; i < REGION / PAGE; i++)
 			region[i * WORDS] = round;
 		atomic_store(&begins, round);
-		/* A different point of the large call each time. */
-		for (volatile long i = 0; i < round % 64 * 100; i++)
+		/* A different point of the large call each time, also where all is slow. */
+		for (volatile long i = 1L << round % 20; i; i--)
 			;
 		change(PAGE);
 		beside += atomic_load(&returned) < round;

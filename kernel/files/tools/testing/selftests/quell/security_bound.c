@@ -8,7 +8,7 @@
 
 #define PARKERS		6
 #define PARK_PAGES	1024UL
-#define LIST_PAGES	128	/* LUF_LIST_MAX: pages of a reclaiming task */
+#define LIST_PAGES	31	/* of a reclaiming task: folios that are freed at once */
 
 static volatile char *map_park_file(int which)
 {
@@ -20,6 +20,8 @@ static volatile char *map_park_file(int which)
 	fd = must_open(name, O_RDONLY);
 	map = must_map(NULL, PARK_PAGES * PAGE, PROT_READ, MAP_SHARED, fd);
 	close(fd);
+	/* No readahead, so no large folios. */
+	must_advise(map, PARK_PAGES * PAGE, MADV_RANDOM);
 	return map;
 }
 
