@@ -92,8 +92,8 @@ static unsigned long luf_lot_count(struct luf_lot *lot, struct folio *folio, lon
 }
 
 /*
- * Park the folios of @list. Returns whether the caller should move the clock, with every 32 pages:
- * not after each folio, as every context switch reads its cache line.
+ * Park the folios of @list. Returns whether the caller should move the clock: with each batch that
+ * reclaim frees at once, not with each folio, as every context switch reads its cache line.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 			unsigned long *nr_pages)
@@ -110,7 +110,7 @@ static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 	}
 	list_splice_tail_init(list, &lot->folios);
 	spin_unlock(&lot->lock);
-	return (before + *nr_pages) / SWAP_CLUSTER_MAX != before / SWAP_CLUSTER_MAX;
+	return (before + *nr_pages) / FOLIO_BATCH_SIZE != before / FOLIO_BATCH_SIZE;
 }
 
 /*

@@ -22,6 +22,7 @@
 
 #if QUELL_LINUX_6_12
 #include <linux/pagevec.h>
+#define FOLIO_BATCH_SIZE	PAGEVEC_SIZE
 #else
 #include <linux/folio_batch.h>
 #include <linux/leafops.h>

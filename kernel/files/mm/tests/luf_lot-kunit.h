@@ -83,21 +83,21 @@ static void luf_lot_count_test(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, lot->nr_zone[i], 0);
 }
 
-/* The clock moves when 32 pages were parked, however many at once. */
+/* The clock moves with every 31 pages, however many are parked at once. */
 static void luf_lot_tick_test(struct kunit *test)
 {
 	struct luf_lot *lot = test->priv;
 	LIST_HEAD(list);
 	int i;
 
-	for (i = 1; i <= 2 * SWAP_CLUSTER_MAX; i++) {
+	for (i = 1; i <= 2 * FOLIO_BATCH_SIZE; i++) {
 		luf_test_folio(test, &list, 0);
 		KUNIT_EXPECT_EQ(test, luf_test_park(lot, &list, 1),
-				i % SWAP_CLUSTER_MAX == 0);
+				i % FOLIO_BATCH_SIZE == 0);
 	}
 	luf_test_folio(test, &list, 6);
 	KUNIT_EXPECT_TRUE(test, luf_test_park(lot, &list, 1));
-	KUNIT_EXPECT_EQ(test, luf_test_take(test, lot, 1), 2 * SWAP_CLUSTER_MAX + 64);
+	KUNIT_EXPECT_EQ(test, luf_test_take(test, lot, 1), 2 * FOLIO_BATCH_SIZE + 64);
 }
 
 /* References are dropped when their generations are complete, in any order. */
