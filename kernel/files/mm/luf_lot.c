@@ -370,6 +370,7 @@ static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat
  */
 void __luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat)
 {
+	bool more = !folio_batch_space(fbatch);
 	unsigned int i, left = 0;
 	LIST_HEAD(parked);
 
@@ -385,8 +386,8 @@ void __luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat)
 	fbatch->nr = left;
 	free_unref_folios(fbatch);
 	luf_put_into_lot(&parked, pgdat);
-	/* Reclaim of a long list takes time; allocations may wait for pages meanwhile. */
-	if (current_is_kswapd() && !luf_eager)
+	/* At the end of reclaim's list, as allocations may wait for pages meanwhile. */
+	if (current_is_kswapd() && !luf_eager && !more)
 		luf_drain_for_kswapd(pgdat, 0, MAX_NR_ZONES - 1);
 }
 
@@ -523,8 +524,7 @@ void luf_drain_all(void)
 
 /* --- The switch --------------------------------------------------------------- */
 
-static ssize_t max_stale_ms_show(struct kobject *kobj,
-				 struct kobj_attribute *attr, char *buf)
+static ssize_t max_stale_ms_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, "%u\n", READ_ONCE(luf_max_stale_ms));
 }
