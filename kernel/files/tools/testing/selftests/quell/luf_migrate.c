@@ -278,7 +278,7 @@ int main(int argc, char **argv)
 	for (unsigned long i = 0; i < ARRAY_SIZE(tests); i++)
 		run(&tests[i]);
 	lose_writes("userfaultfd", by_userfaultfd, move_all, rounds * 25);
-	lose_writes("fork", by_fork, compact_all, rounds * 5);
+	lose_writes("fork", by_fork, compact_all, rounds * 25);
 	unlink(path);
 	test_end();
 }
