@@ -37,8 +37,8 @@
  *
  *	mprotect, ...			fork			unmap
  *	  mm_tlb_flush_pending++	  mmap_write_lock	  clear the PTE: it is read-only
- *	  write protect the PTE		  the same		  mm_tlb_flush_pending or mmap_lock
- *	  flush, then --		  flush, unlock		    taken? then as stock
+ *	  write protect the PTE		  the same		  mm_tlb_flush_pending, or the
+ *	  flush, then --		  flush, unlock		    lock held? then as stock
  *
  * R3, reads: (mm, address) gets a new meaning only after a flush. (a) The page table changes
  * under the lock under which mm->luf_label was raised, and luf_flush_pending() flushes. (b) The
@@ -68,16 +68,10 @@
 #include <linux/delay.h>
 #include <linux/export.h>
 #include <linux/fs.h>
-#include <linux/jump_label.h>
 #include <linux/migrate.h>
-#include <linux/mm.h>
-#include <linux/mm_inline.h>
 #include <linux/mutex.h>
 #include <linux/pagemap.h>
-#include <linux/quell_mutants.h>
-#include <linux/sched.h>
 #include <linux/swap.h>
-#include <linux/vmstat.h>
 #include <asm/luf.h>
 #include <asm/tlbflush.h>
 #include "internal.h"
@@ -299,6 +293,16 @@ void luf_begin_migrate(struct folio *folio, enum migrate_reason reason)
 		luf_begin(folio);
 }
 
+/* Is mmap_lock held for writing? */
+static bool luf_write_locked(struct mm_struct *mm)
+{
+#ifdef CONFIG_PREEMPT_RT
+	return rwsem_is_locked(&mm->mmap_lock);
+#else
+	return atomic_long_read(&mm->mmap_lock.count) & RWSEM_WRITER_LOCKED;
+#endif
+}
+
 /* See luf_defer(): luf_folio is being unmapped, and its flush may be deferred. */
 bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 		 unsigned long end)
@@ -313,7 +317,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 	    !quell_mutant(LUF_DEFER_WRITABLE))
 		return false;
 	/* An initiator, fork with the lock, has write protected and not flushed yet: R2. */
-	if (anon && (mm_tlb_flush_pending(mm) || rwsem_is_locked(&mm->mmap_lock)) &&
+	if (anon && (mm_tlb_flush_pending(mm) || luf_write_locked(mm)) &&
 	    !quell_mutant(LUF_MIGRATE_PROTECTED))
 		return false;
 

@@ -156,6 +156,27 @@ static inline void luf_write_fault(struct mm_struct *mm)
 		count_vm_event(LUF_WRITE);
 }
 
+/*
+ * Is the protection changed for NUMA hinting only (@prot_numa)? Then (mm, address) keeps its
+ * meaning, a stale entry hides an access at most, and the PTEs that change are flushed later. Only
+ * present ones may: a migration entry gets no flush, and could without its write permission be
+ * mapped read-only while a CPU has a writable entry (R2).
+ */
+static inline bool luf_only_hints(bool prot_numa)
+{
+	return prot_numa && static_branch_likely(&luf_key);
+}
+
+/*
+ * A PTE that NUMA hinting changed becomes accessible again, perhaps writable, before the flush
+ * after that change. As luf_write_fault().
+ */
+static inline void luf_numa_fault(struct mm_struct *mm)
+{
+	if (unlikely(mm_tlb_flush_pending(mm)))
+		luf_write_fault(mm);
+}
+
 /* Parked pages, on all nodes: allocations that may wait get them before they reclaim. */
 static inline unsigned long luf_nr_parked(void)
 {
@@ -182,6 +203,15 @@ static inline void luf_flush_pending(struct mm_struct *mm)
 }
 
 static inline void luf_write_fault(struct mm_struct *mm)
+{
+}
+
+static inline bool luf_only_hints(bool prot_numa)
+{
+	return false;
+}
+
+static inline void luf_numa_fault(struct mm_struct *mm)
 {
 }
 
