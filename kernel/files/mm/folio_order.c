@@ -42,8 +42,8 @@
  *    without a lock by faults that hold the VMA's lock or the mmap lock for reading. Updates may
  *    be lost, and fork, split and merge copy it or not. No address is used from it without a look
  *    at the page table. folio_order_unused(), __folio_order_probe() [races, threads, fork]
- *  - No memory is reclaimed or compacted for these folios, and single pages are used while free
- *    memory is short. folio_order_get(), folio_order_memory_short()
+ *  - No memory is reclaimed or compacted for these folios: single pages are used where free memory
+ *    is at the min watermark or fragmented. folio_order_get()
  *  - The administrator's and the program's choices win. folio_order_orders(), folio_order_get()
  *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb]
  *  - Memory comes back. A work item splits a folio that is mapped in part, within half a second
@@ -336,31 +336,24 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
 }
 
 /*
- * Is free memory of this node short? Blocks use it up faster than single pages wake kswapd, so it
- * is woken halfway between the high watermark, where it stops, and the low one. Half of the pages
- * between low and min are left to single pages.
+ * Blocks use up free memory faster than single pages: wake kswapd halfway between the high
+ * watermark, where it stops, and the low one, where the page allocator wakes it for others.
  */
-static bool folio_order_memory_short(unsigned int order)
+static void folio_order_wake_kswapd(unsigned int order)
 {
 	pg_data_t *pgdat = NODE_DATA(numa_mem_id());
 	int highest = gfp_zone(GFP_HIGHUSER_MOVABLE), i;
 
 	for (i = highest; i >= 0; i--) {
 		struct zone *zone = &pgdat->node_zones[i];
-		unsigned long low = low_wmark_pages(zone);
+		unsigned long mark = (low_wmark_pages(zone) + high_wmark_pages(zone)) / 2;
 
 		if (!managed_zone(zone))
 			continue;
-		if (zone_watermark_ok(zone, 0, (low + high_wmark_pages(zone)) / 2 + BIT(order),
-				      highest, 0))
-			return false;
+		if (zone_watermark_ok(zone, 0, mark + BIT(order), highest, 0))
+			return;
 		wakeup_kswapd(zone, GFP_HIGHUSER_MOVABLE, 0, highest);
-		if (zone_watermark_ok(zone, 0, (low + min_wmark_pages(zone)) / 2 + BIT(order),
-				      highest, 0))
-			return false;
 	}
-	count_vm_event(FOLIO_ORDER_PRESSURE);
-	return true;
 }
 
 /* Allocate the largest of @orders that can be had at the fault. */
@@ -373,8 +366,10 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 
 	/* VM_NOHUGEPAGE, PR_SET_THP_DISABLE, and other VMAs without large folios. */
 	orders = __thp_vma_allowable_orders(vma, vma->vm_flags, TVA_PAGEFAULT, orders);
-	if (!orders || folio_order_memory_short(highest_order(orders)))
+	if (!orders)
 		return NULL;
+	folio_order_wake_kswapd(highest_order(orders));
+	/* Without __GFP_RECLAIM: not below the min watermark. */
 	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
 		folio = vma_alloc_large_folio(gfp, order, vma,
 					      ALIGN_DOWN(vmf->address, PAGE_SIZE << order));
@@ -392,6 +387,7 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 		}
 		count_mthp_stat(order, MTHP_STAT_ANON_FAULT_FALLBACK);
 	}
+	count_vm_event(FOLIO_ORDER_PRESSURE);
 	return NULL;
 }
 
