@@ -193,6 +193,7 @@ class Hist(Source):
         # By event and trigger: the last counts, which only grow, and the events dropped until then.
         self._last: dict[tuple[str, str], tuple[dict[sample.HistKey, int], int]] = {}
         self._triggers: list[tuple[str, str]] = []
+        self._texts: dict[str, str] = {}
 
     def prepare(self) -> None:
         self.counts = self.tracefs.instance("counts")
@@ -219,11 +220,16 @@ class Hist(Source):
             return
         raise NoAccess(f"the kernel refused the histogram {choices[0]!r}")
 
+    def _counted(self) -> Snapshot:
+        # Parsing takes long: texts as old as the counters, so that both hold the same shootdowns.
+        self._texts = {event: self.counts.read(f"{event}/hist") for event, _ in self._triggers}
+        return super()._counted()
+
     def fill(self, snapshot: Snapshot, events: list[Event], sent: float, hits: float) -> None:
         assert snapshot.victims is not None
-        for event in dict.fromkeys(event for event, _ in self._triggers):
+        for event, text in self._texts.items():
             full = False
-            for trigger, counts, dropped in sample.read_hists(self.counts.read(f"{event}/hist")):
+            for trigger, counts, dropped in sample.read_hists(text):
                 last, last_dropped = self._last.get((event, trigger), ({}, 0))
                 self._last[event, trigger] = counts, dropped
                 snapshot.lost += dropped - last_dropped
