@@ -293,9 +293,11 @@ def _user_files(tree: Path) -> tuple[list[str], str]:
         with tempfile.TemporaryDirectory() as scratch:
             env = {"GIT_DIR": f"{scratch}/git", "GIT_WORK_TREE": str(tree)}
             git("init", "-q", "--template=", cwd=Path(scratch), env={"GIT_DIR": env["GIT_DIR"]})
-            names = _split(
-                git("ls-files", "-z", "--others", "--exclude-standard", cwd=tree, env=env)
-            )
+            others = ["ls-files", "-z", "--others", "--exclude-standard"]
+            names = _split(git(*others, cwd=tree, env=env))
+            if "Makefile" not in names:
+                # Debian's linux-source ignores all of the top level.
+                names = _split(git(*others, "-x", "!/*", "-x", "/.*", cwd=tree, env=env))
         digest.update(str(tree).encode())
         for name in sorted(names):
             status = (tree / name).lstat()

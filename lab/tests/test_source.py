@@ -169,13 +169,18 @@ def test_user_trees_that_are_refused(version: str, also: str, says: str, cache: 
         source.user_tree(tree, cache)
 
 
-def test_user_folder(cache: Cache, tmp_path: Path) -> None:
+@pytest.mark.parametrize("also", ["", "/*\n!/debian/\n"], ids=["Linux's", "Debian's"])
+def test_user_folder(also: str, cache: Cache, tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "tree")
+    with (tree / ".gitignore").open("a") as file:
+        file.write(also)
+    if also:
+        (tree / ".config").write_text("of a build in the folder")
     (tree / "mm/rmap.o").write_text("a build product")
     before = snapshot(tree)
     found = source.user_tree(tree, cache)
     assert found.version == "6.12.7" and found.tree != tree
-    assert not (found.tree / "mm/rmap.o").exists()
+    assert not (found.tree / "mm/rmap.o").exists() and not (found.tree / ".config").exists()
     assert (found.tree / "scripts/tool.sh").stat().st_mode & 0o100
     assert snapshot(tree) == before
     assert source.user_tree(tree, cache) == found
