@@ -32,7 +32,7 @@ QUELL_EVENT(EARLY_ACK_MERGED, "early_ack_merged") /* calls that needed no IPI of
 #endif
 #ifdef CONFIG_QUELL_FOLIO_ORDER
 QUELL_EVENT(FOLIO_ORDER_ALLOC, "folio_order_alloc") /* large folios of faults */
-QUELL_EVENT(FOLIO_ORDER_PRESSURE, "folio_order_pressure") /* single pages, as free memory is low */
+QUELL_EVENT(FOLIO_ORDER_PRESSURE, "folio_order_pressure") /* memory short or fragmented */
 QUELL_EVENT(FOLIO_ORDER_UNUSED, "folio_order_unused") /* blocks that were found unused */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 15, 0)
 QUELL_EVENT(FOLIO_ORDER_REUSE, "folio_order_reuse") /* pages not copied after fork */
