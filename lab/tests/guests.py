@@ -3,15 +3,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quell import counters, engine, judge, machine, results, sides
+import pytest
+
+from quell import counters, engine, judge, machine, results, sides, table, ui
+from quell.paths import repo_root
+
+# Types of pytest's fixtures.
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+Done = subprocess.CompletedProcess[str]
 
 SIDES = (sides.parse("stock=stock"), sides.parse("quell=quell"))
 BASE: dict[str, counters.Number] = {m.name: 100 for m in counters.METRICS}
+
+
+def lab_env() -> dict[str, str]:
+    """The environment of a program that imports quell."""
+    return {**os.environ, "PYTHONPATH": str(repo_root() / "lab")}
+
+
+def execute(*argv: str | Path, **options: Any) -> Done:
+    """Run a program to its end and keep its output."""
+    return subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+
+
+def compiled(source: Path, folder: Path, *flags: str) -> Path:
+    """The program of a C file."""
+    if not shutil.which("gcc"):
+        pytest.skip("needs gcc")
+    program = folder / source.stem
+    subprocess.run(["gcc", "-pthread", *flags, "-o", program, source], check=True)
+    return program
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files in ``root``, by path."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
 
 
 @dataclass(frozen=True)
@@ -50,6 +90,18 @@ def plan(name: str = "tiny", *, own: bool = False) -> engine.Plan:
     """A plan for a guest of 64 MiB."""
     matters = judge.OWN_MATTERS if own else ("elapsed_s",)
     return engine.Plan(name, machine.Job(["x"]), 64 * machine.MIB, 1, 5, matters, "Sums up", 2, own)
+
+
+def terminal(result: Mapping[str, Any]) -> str:
+    """The table of a result."""
+    text = io.StringIO()
+    table.print_result(result, ui.console(text))
+    return text.getvalue()
+
+
+def guest_result(stdout: str, console: str = "", code: int = 0) -> machine.GuestResult:
+    """The end of a guest that has run for a second."""
+    return machine.GuestResult(code, stdout, "", console, 1.0)
 
 
 @dataclass

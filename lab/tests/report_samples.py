@@ -40,8 +40,7 @@ def comparison(
     }
     facts = {
         "workload": workload, "summary": f"Summary of {workload}", "version": 2, "cpus": cpus, "memory_kb": 262144,
-        "command": ["/bin/x", workload],
-        "options": [],
+        "command": ["/bin/x", workload], "options": [],
     }  # fmt: skip
     plan: Any = SimpleNamespace(name=name or workload, matters=matters, own=False, facts=lambda: facts)
     return judge.comparison(plan, samples, sides, emulated=emulated)
@@ -53,23 +52,13 @@ def result(
 ) -> dict[str, Any]:
     """A whole result, in the form of its file; it must be valid."""
     titles = presets.load("ladder").titles if sides is LADDER else {}
+    times = results.TIMES["deterministic" if deterministic else accelerator]
     made = {
-        "schema": results.SCHEMA,
-        "preset": preset,
+        "schema": results.SCHEMA, "preset": preset,
         "environment": {
-            "date": "2026-01-02T03:04:05Z",
-            "quell": "0123abc",
-            "series_hash": "feed",
-            "kernel_source": "6.12.7",
-            "accelerator": {
-                "name": accelerator,
-                "reason": "made up",
-                "times": results.TIMES["deterministic" if deterministic else accelerator],
-            },
-            "deterministic": deterministic,
-            "runs": runs,
-            "qemu": "7.2",
-            "compiler": "gcc 12",
+            "date": "2026-01-02T03:04:05Z", "kernel_source": "6.12.7", "quell": "0123abc",
+            "series_hash": "feed", "accelerator": {"name": accelerator, "reason": "made up", "times": times},
+            "deterministic": deterministic, "runs": runs, "qemu": "7.2", "compiler": "gcc 12",
             "host": {"cpu": "A CPU", "cpus": 2, "kernel": "6.1", "memory_kb": 8 << 20},
         },
         "sides": [
@@ -78,8 +67,7 @@ def result(
             for side in sides
         ],
         "comparisons": list(comparisons) or [comparison(sides=sides)],
-        "published": [],
-        "notes": ["TLB misses were not counted."],
+        "published": [], "notes": ["TLB misses were not counted."],
     }  # fmt: skip
     assert not results.fault_of(made)
     return made

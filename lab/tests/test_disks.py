@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from guests import Patch, write_files
 from quell import disks, prereq
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -26,11 +27,9 @@ MAGIC = {
 def folder(tmp_path: Path) -> Path:
     """A folder with a blank in its name, a link, and odd modes; all of it fits xfs."""
     path = tmp_path / "my data"
-    (path / "in/deep").mkdir(parents=True)
-    (path / "file").write_text("hello\n")
+    write_files(path, {"file": "hello\n", "in/deep/last": "last\n"})
     (path / "file").chmod(0o4640)
     (path / "in").chmod(0o2711)
-    (path / "in/deep/last").write_text("last\n")
     (path / "link").symlink_to("in/deep/last")
     return path
 
@@ -40,38 +39,33 @@ def debugfs(image: Path, command: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
-def test_data_paths(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_paths(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(folder)
     assert disks.parse_data(f"{folder}/") == disks.Data(folder)
     assert disks.parse_data("in/../file:f2fs") == disks.Data(folder / "file", "f2fs")
     assert disks.parse_data("link").path == folder / "link"
-    colon = folder / "12:30"
-    colon.write_text("")
-    assert disks.parse_data("12:30") == disks.Data(colon)
-    assert disks.parse_data("12:30:xfs") == disks.Data(colon, "xfs")
-    (folder / "file:xfs").write_text("")
+    for name in ("12:30", "file:xfs", "lone:xfs"):
+        (folder / name).touch()
+    assert disks.parse_data("12:30") == disks.Data(folder / "12:30")
+    assert disks.parse_data("12:30:xfs") == disks.Data(folder / "12:30", "xfs")
     assert disks.parse_data("file:xfs") == disks.Data(folder / "file", "xfs")
     assert disks.parse_data("file:xfs:ext4") == disks.Data(folder / "file:xfs")
-    (folder / "lone:xfs").write_text("")
     assert disks.parse_data("lone:xfs") == disks.Data(folder / "lone:xfs")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("file:ext5", "no file system 'ext5', only ext4, xfs, btrfs, f2fs, erofs, squashfs"),
-        ("gone", "there is no file or folder 'gone'"),
-        ("gone:xfs", "there is no file or folder 'gone'"),
-        (":xfs", "there is no file or folder ''"),
-        ("fifo", "fifo is neither"),
-        ("/", "cannot take /;"),
-        ("/run", "cannot take /run;"),
-        ("/proc/self/status", "cannot take /proc/self/status"),
-        ("/dev/null:ext4", "cannot take /dev/null"),
-        ("to-proc", "cannot take .*/to-proc"),
-    ],
-)
-def test_wrong_data(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+@pytest.mark.parametrize(("text", "says"), [
+    ("file:ext5", "no file system 'ext5', only ext4, xfs, btrfs, f2fs, erofs, squashfs"),
+    ("gone", "there is no file or folder 'gone'"),
+    ("gone:xfs", "there is no file or folder 'gone'"),
+    (":xfs", "there is no file or folder ''"),
+    ("fifo", "fifo is neither"),
+    ("/", "cannot take /;"),
+    ("/run", "cannot take /run;"),
+    ("/proc/self/status", "cannot take /proc/self/status"),
+    ("/dev/null:ext4", "cannot take /dev/null"),
+    ("to-proc", "cannot take .*/to-proc"),
+])  # fmt: skip
+def test_wrong_data(folder: Path, monkeypatch: Patch, text: str, says: str) -> None:
     monkeypatch.chdir(folder)
     os.mkfifo("fifo")
     Path("to-proc").symlink_to("/proc")
@@ -89,18 +83,17 @@ def test_data_may_not_overlap(folder: Path) -> None:
 
 def test_images(folder: Path) -> None:
     raw, qcow2 = folder / "raw img", folder / "x.qcow2"
-    raw.write_bytes(b"QF")
-    qcow2.write_bytes(b"QFI\xfb\0\0\0\2")
-    assert disks.parse_disk(str(raw)) == disks.Disk(raw, "raw")
-    assert disks.parse_disk(str(qcow2)) == disks.Disk(qcow2, "qcow2")
+    for file, data, form in (raw, b"QF", "raw"), (qcow2, b"QFI\xfb\0\0\0\2", "qcow2"):
+        file.write_bytes(data)
+        assert disks.parse_disk(str(file)) == disks.Disk(file, form)
     raw.write_bytes(b"")
     for name, says in ("raw img", "is empty"), ("in", "is neither"), ("gone", "No such file"):
         with pytest.raises(UsageError, match=says):
             disks.parse_disk(str(folder / name))
 
 
-def test_devices_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path, text in {
+def test_devices_in_use(tmp_path: Path, monkeypatch: Patch) -> None:
+    write_files(tmp_path, {
         "proc/self/mountinfo": "1 0 8:1 / / rw - ext4 x rw\n2 1 0:30 / /my\\040b rw - btrfs /dev/sdb rw\n"
         "3 1 254:0 / /v rw - xfs /dev/mapper/v rw\n",
         "proc/swaps": "Filename Type Size Used Priority\n/swapfile file 1 0 -2\n/dev/sdc2 partition 1 0 -3\n",
@@ -108,9 +101,7 @@ def test_devices_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "sys/dev/block/8:0/sda1/dev": "8:1\n",
         "sys/dev/block/8:0/device/dev": "8:48\n",
         "sys/dev/block/8:64/holders/dm-0/dev": "254:0\n",
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    })  # fmt: skip
     numbers = {"/dev/sdb": "8:16", "/dev/sdc2": "8:34"}
     monkeypatch.setattr(disks, "_number", lambda name: numbers.get(name, ""))
     used, root = {n: disks.in_use(os.makedev(8, n), tmp_path) for n in (0, 1, 16, 34, 48, 64)}, "mounted on /"
@@ -123,22 +114,23 @@ def test_devices_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_ext4_of_a_folder(folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, copied: bool) -> None:
+def test_ext4_of_a_folder(folder: Path, cache: Cache, monkeypatch: Patch, copied: bool) -> None:
     if copied:
         monkeypatch.setattr(disks, "_can_bind", lambda: False)
     (folder / "a b").write_text("blank\n")
     (folder / "in").chmod(0o555)
-    disk = disks.image_of(disks.parse_data(str(folder)), cache)
+    data = disks.parse_data(str(folder))
+    disk = disks.image_of(data, cache)
     assert (disk.target, disk.filesystem, disk.format) == (str(folder), "ext4", "raw")
     assert debugfs(disk.image, 'cat "/data/a b"') == "blank\n"
-    assert "Mode:  04640" in debugfs(disk.image, "stat /data/file")
-    assert f"User: {os.geteuid():5}" in debugfs(disk.image, "stat /data/file")
+    file = debugfs(disk.image, "stat /data/file")
+    assert "Mode:  04640" in file and f"User: {os.geteuid():5}" in file
     assert "in/deep/last" in debugfs(disk.image, "stat /data/link")
     assert sorted(path.name for path in folder.iterdir()) == ["a b", "file", "in", "link"]
     made = disk.image.stat().st_ino
-    assert disks.image_of(disks.parse_data(str(folder)), cache).image.stat().st_ino == made
+    assert disks.image_of(data, cache).image.stat().st_ino == made
     (folder / "in/deep/last").write_text("more\n")
-    assert disks.image_of(disks.parse_data(str(folder)), cache).image != disk.image
+    assert disks.image_of(data, cache).image != disk.image
 
 
 def test_ext4_of_a_file_and_of_many(folder: Path, cache: Cache) -> None:
@@ -163,7 +155,9 @@ def test_every_file_system(folder: Path, cache: Cache, name: str) -> None:
     assert list(disk.image.parent.iterdir()) == [disk.image]
 
 
-@pytest.mark.parametrize(("odd", "mode", "size"), [("a b", 0, 0), (":", 0, 0), ("$", 0, 0), ("t", 0o1000, 0), ("2G", 0, 2**31)])
+@pytest.mark.parametrize(("odd", "mode", "size"), [
+    ("a b", 0, 0), (":", 0, 0), ("$", 0, 0), ("t", 0o1000, 0), ("2G", 0, 2**31),
+])  # fmt: skip
 def test_xfs_says_what_it_cannot_take(folder: Path, cache: Cache, odd: str, mode: int, size: int) -> None:
     prereq.ensure(disks._tools("xfs"))
     (folder / odd).touch()
@@ -174,7 +168,7 @@ def test_xfs_says_what_it_cannot_take(folder: Path, cache: Cache, odd: str, mode
     assert not list(cache.data.iterdir())
 
 
-def test_no_room_and_nothing_written(folder: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_and_nothing_written(folder: Path, cache: Cache, monkeypatch: Patch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
     with pytest.raises(UsageError, match="a disk of .*my data needs 134 MB"):
         disks.image_of(disks.parse_data(str(folder)), cache)

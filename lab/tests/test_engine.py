@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from guests import KERNELS, SIDES, FakePlace, plan, sample
-from quell import build, counters, disks, engine, machine, prereq, results, sides, source, table, ui, watch
+from guests import KERNELS, SIDES, FakePlace, Patch, plan, sample, terminal
+from quell import build, counters, disks, engine, machine, prereq, results, sides, source, ui, watch
 from quell.commands import compare as command
 from quell.errors import QuellError, UsageError
 from quell.frames import parse_frames
@@ -46,18 +46,14 @@ def test_what_should_be_the_same(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_ends_it_all(tmp_path: Path) -> None:
-    def answer(side: str, name: str, n: int) -> counters.Sample:
-        if side == "quell":
-            raise watch.GuestPanic("the guest's kernel crashed: BUG: x", detail="Call Trace:")
-        return sample()
-
-    place = FakePlace(answer)
+    panic = watch.GuestPanic("the guest's kernel crashed: BUG: x", detail="Call Trace:")
+    place = FakePlace(Mock(side_effect=[sample(), panic]))
     with pytest.raises(watch.GuestPanic, match="workload a, side quell: the guest's kernel crashed"):
         engine.measure([plan("a"), plan("b")], SIDES, 3, place, tmp_path)
-    assert len(place.log) == 2
+    assert place.log == [("a", "stock"), ("a", "quell")]
 
 
-def boot_says(monkeypatch: pytest.MonkeyPatch, code: int, unknown: bytes = b"") -> engine.Guests:
+def boot_says(monkeypatch: Patch, code: int, unknown: bytes = b"") -> engine.Guests:
     frames = parse_frames(RECORDED.read_bytes())
     frames.sections["result"] = frames.sections["result"].replace(b"exited 0", b"exited %d" % code)
     frames.sections["unknown"] = unknown
@@ -66,9 +62,7 @@ def boot_says(monkeypatch: pytest.MonkeyPatch, code: int, unknown: bytes = b"") 
     return engine.Guests(Cache(), KERNELS, machine.Accelerator("tcg", "made up"))
 
 
-def test_workloads_must_succeed_and_own_commands_may_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workloads_must_succeed_and_own_commands_may_fail(tmp_path: Path, monkeypatch: Patch) -> None:
     guests = boot_says(monkeypatch, 7)
     says = "workload tiny failed on side quell with exit code 7: wrong data at byte 7"
     with pytest.raises(QuellError, match=says):
@@ -76,14 +70,14 @@ def test_workloads_must_succeed_and_own_commands_may_fail(
     assert guests.run(SIDES[0], plan(own=True), tmp_path).exit_code == 7
 
 
-def test_a_parameter_that_the_kernel_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_that_the_kernel_does_not_know(tmp_path: Path, monkeypatch: Patch) -> None:
     guests = boot_says(monkeypatch, 0, b"TERM=linux\0nosuch=1\0")
     assert guests.run(sides.parse("stock=stock,mitigations=off"), plan(), tmp_path)
     with pytest.raises(UsageError, match="side stock: its kernel does not know the parameter nosuch=1"):
         guests.run(sides.parse("stock=stock,nosuch=1"), plan(), tmp_path)
 
 
-def test_bad_options_are_said_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_options_are_said_before_anything_is_built(monkeypatch: Patch) -> None:
     own = {"command": ["true"]}
     bad: list[dict[str, Any]] = [
         {"runs": 0}, {"cpus": (0,)}, {"cpus": (2, 2)}, {"memory": 1}, {"memory": 0}, {"timeout": 0},
@@ -105,9 +99,7 @@ def test_bad_options_are_said_before_anything_is_built(monkeypatch: pytest.Monke
         engine.compare(engine.Request(sides=SIDES, workloads=["reclaim-large"], swap="zram"), Cache())
 
 
-def test_each_kernel_is_built_once(
-    tmp_path: Path, source: source.Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_kernel_is_built_once(tmp_path: Path, source: source.Source, monkeypatch: Patch) -> None:
     made: list[str] = []
 
     def built(_source: object, names: tuple[str, ...], _cache: object) -> dict[str, str]:
@@ -124,17 +116,15 @@ def test_each_kernel_is_built_once(
     assert made[0] == "quell-ext4" and made[1].startswith("tree-") and len(made) == 2
     assert list(kernels.values()) == ["quell-ext4", "quell-ext4", made[1]]
     assert build._spec(made[1]) == build.Spec(("lab.config",), False)
-    asked.clear()
-    _, kernels = build.for_sides("7.3", Cache(tmp_path), SIDES, ext4=False)
-    assert list(kernels.values()) == ["stock", "quell"] and set(asked) == {"7.3"}
-    asked.clear()
     both = sides.parse_all(["old=stock", "new=quell-7.3"])
-    _, kernels = build.for_sides("6.12", Cache(tmp_path), both, ext4=False)
-    assert list(kernels.values()) == ["stock", "quell"] and asked == ["6.12", "6.12", "7.3"]
+    for tree, wanted, linux in ("7.3", SIDES, ["7.3"] * 3), ("6.12", both, ["6.12", "6.12", "7.3"]):
+        asked.clear()
+        _, kernels = build.for_sides(tree, Cache(tmp_path), wanted, ext4=False)
+        assert list(kernels.values()) == ["stock", "quell"] and asked == linux
     assert build._spec("stock") == build.Spec(("lab.config", "filesystems.config"), False)
 
 
-def fake_place(monkeypatch: pytest.MonkeyPatch, place: FakePlace) -> None:
+def fake_place(monkeypatch: Patch, place: FakePlace) -> None:
     def built(tree: object, cache: object, wanted: Any, **_: Any) -> tuple[source.Source, dict[str, Any]]:
         return source.Source("6.12.117", Path("/linux"), "k"), {one.name: KERNELS[one.kernel] for one in wanted}
 
@@ -142,7 +132,7 @@ def fake_place(monkeypatch: pytest.MonkeyPatch, place: FakePlace) -> None:
     monkeypatch.setattr(engine, "Guests", lambda *a: place)
 
 
-def test_whole_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_comparison(tmp_path: Path, monkeypatch: Patch) -> None:
     def answer(side: str, name: str, n: int) -> counters.Sample:
         return sample(elapsed_s=10 + n, shootdown_ipis=20 + n if side == "quell" else 1000 + n)
 
@@ -153,12 +143,11 @@ def test_whole_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     [one] = result["comparisons"]
     assert (one["workload"], one["command"], one["cpus"]) == ("command", ["make", "all"], 2)
     ipis = one["figures"]["shootdown_ipis"]
-    assert ipis["sides"]["stock"] == {"median": 1003, "min": 1001, "max": 1005, "runs": [1001, 1002, 1003, 1004, 1005]}
+    runs = [1001, 1002, 1003, 1004, 1005]
+    assert ipis["sides"]["stock"] == {"median": 1003, "min": 1001, "max": 1005, "runs": runs}
     assert ipis["against"]["quell"] == {"ratio": 0.0229, "p": 0.031746, "verdict": "better"}
     assert one["figures"]["minor_faults"]["against"]["quell"]["verdict"] is None  # does not matter here
-    text = io.StringIO()
-    table.print_result(result, ui.console(text))
-    shown = text.getvalue()
+    shown = terminal(result)
     assert "emulated" in shown and "command: Sums" not in shown and "make all" in shown
     assert shown.index("shootdown IPIs ") < shown.index("elapsed, s")
     # With many sides each one has a row.
@@ -166,16 +155,11 @@ def test_whole_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     request = replace(request, sides=many, command=None, workloads=["mapped-read"], cpus=(1, 2))
     monkeypatch.setattr(engine, "_plans", lambda *a: [plan("mapped-read-1cpus"), plan("mapped-read-2cpus")])
     result, _ = engine.compare(request, Cache(tmp_path))
-    text = io.StringIO()
-    table.print_result(result, ui.console(text))
-    assert text.getvalue().count("s4 ") == 2
+    assert terminal(result).count("s4 ") == 2
 
 
-def test_interrupt_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(side: str, name: str, n: int) -> counters.Sample:
-        raise KeyboardInterrupt
-
-    fake_place(monkeypatch, FakePlace(interrupted))
+def test_interrupt_leaves_no_result(tmp_path: Path, monkeypatch: Patch) -> None:
+    fake_place(monkeypatch, FakePlace(Mock(side_effect=KeyboardInterrupt)))
     cache = Cache(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         engine.compare(engine.Request(sides=SIDES, command=["true"], accel="tcg"), cache)

@@ -14,28 +14,24 @@ from typing import Any
 
 import pytest
 
+from guests import Patch, lab_env, write_files
 from quell import engine, here, mechanisms, proc, sides, stats
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache, repo_root
+from quell.paths import Cache
 
-VMSTAT = "".join(
-    f"{name} 100\n"
-    for name in ("nr_tlb_remote_flush", "pgscan_anon", "pgscan_file", "pgsteal_anon", "pgsteal_file",
-                 "pgsteal_kswapd", "luf_park")
-)  # fmt: skip
+COUNTED = "nr_tlb_remote_flush pgscan_anon pgscan_file pgsteal_anon pgsteal_file pgsteal_kswapd luf_park"
+VMSTAT = "".join(f"{name} 100\n" for name in COUNTED.split())
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A machine with a Quell kernel and early_ack switched off."""
-    root = tmp_path / "root"
-    for name in mechanisms.names():
-        folder = root / "sys/kernel/mm/quell" / name
-        folder.mkdir(parents=True)
-        (folder / "enabled").write_text(f"{int(name != 'early_ack')}\n")
+    root = write_files(tmp_path / "root", {
+        **{f"sys/kernel/mm/quell/{n}/enabled": f"{int(n != 'early_ack')}\n" for n in mechanisms.names()},
+        "proc/vmstat": VMSTAT,
+        "proc/interrupts": "      CPU0  CPU1\nTLB:   10    20   TLB shootdowns\n",
+    })  # fmt: skip
     (root / "proc/sys/vm").mkdir(parents=True)
-    (root / "proc/vmstat").write_text(VMSTAT)
-    (root / "proc/interrupts").write_text("           CPU0       CPU1\nTLB:         10         20   TLB shootdowns\n")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr("shutil.which", lambda name, **_: None if name in ("perf", "nosuch") else f"/bin/{name}")
@@ -60,8 +56,8 @@ def run(root: Path, tmp_path: Path, side: sides.Side, asked: engine.Request) -> 
 
 def test_switches_of_a_side_and_back(root: Path, tmp_path: Path) -> None:
     before = state(root)
-    asked = request("sh", "-c", f"cat {root}/sys/kernel/mm/quell/*/enabled | tr -d '\\n' > {root}/seen; echo figure t 3 ms")
-    sample = run(root, tmp_path, here.SIDES[0], asked)
+    script = f"cat {root}/sys/kernel/mm/quell/*/enabled | tr -d '\\n' > {root}/seen; echo figure t 3 ms"
+    sample = run(root, tmp_path, here.SIDES[0], request("sh", "-c", script))
     # In the order of the folders: Quell's mechanisms are off, Linux's own are on.
     own = {m.name for m in mechanisms.load() if m.whose.startswith("Quell")}
     assert (root / "seen").read_text() == "".join(str(int(n not in own)) for n in sorted(before))
@@ -87,17 +83,17 @@ def test_a_command_that_crashes_or_hangs(root: Path, tmp_path: Path) -> None:
 def test_interrupted_in_the_middle(root: Path, tmp_path: Path, number: int) -> None:
     """A signal ends the command after it moved the switches: it restores them and leaves no process."""
     before = state(root)
-    script = (
-        "import os, sys, pathlib\nfrom quell import cli, here\n"
-        "os.geteuid = lambda: 0\nos.sync = lambda: None\n"
-        f"prepare = here.Here.prepare.__func__\n"
-        f"here.Here.prepare = classmethod(lambda c, r, k: prepare(c, r, k, pathlib.Path({str(root)!r})))\n"
-        f"sys.exit(cli.main(['compare', '--here', '--', 'sh', '-c', 'echo $$ > {root}/pid; sleep 61']))\n"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(repo_root() / "lab")},
-        stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    script = f"""
+import os, sys, pathlib
+from quell import cli, here
+os.geteuid = lambda: 0
+os.sync = lambda: None
+prepare = here.Here.prepare.__func__
+here.Here.prepare = classmethod(lambda c, r, k: prepare(c, r, k, pathlib.Path({str(root)!r})))
+sys.exit(cli.main(["compare", "--here", "--", "sh", "-c", "echo $$ > {root}/pid; sleep 61"]))
+"""
+    argv = [sys.executable, "-c", script]
+    child = subprocess.Popen(argv, env=lab_env(), stderr=subprocess.PIPE, start_new_session=True)
     try:
         for _ in range(300):
             if (root / "pid").exists() and (root / "pid").read_text().strip():
@@ -121,32 +117,33 @@ def test_interrupted_in_the_middle(root: Path, tmp_path: Path, number: int) -> N
 
 
 def test_perf_does_not_hide_how_a_command_ended(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_program: Callable[[str, str], Path]
+    root: Path, tmp_path: Path, monkeypatch: Patch, fake_program: Callable[[str, str], Path]
 ) -> None:
     fake_program("perf", 'while [ "$1" != -- ]; do shift; done; shift; "$@"; exit 0')
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
-    said = "7,,cycles,1,1,,\n"
-    monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", said))
+    monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", "7,,cycles,1,1,,\n"))
     for command, code in (("exit 5", 5), ("kill -SEGV $$", 139), ("true", 0)):
         assert run(root, tmp_path, here.SIDES[1], request("sh", "-c", command)).exit_code == code
 
 
-def test_who_cannot_measure_here(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache()
-    with pytest.raises(UsageError, match="without Quell: ./quell deb --config running"):
-        here.Here.prepare(request("true"), cache, tmp_path)
-    with pytest.raises(UsageError, match="the command nosuch does not exist"):
-        here.Here.prepare(request("nosuch"), cache, root)
-    for text, says in (("a=stock", "with --here a side is a=quell"), ("a=quell,nosmt", ": the kernel stays")):
-        asked = request("true", sides=(sides.parse(text), here.SIDES[1]))
-        with pytest.raises(UsageError, match=says):
-            here.Here.prepare(asked, cache, root)
+def with_side(text: str) -> engine.Request:
+    return request("true", sides=(sides.parse(text), here.SIDES[0]))
+
+
+def refused(root: Path, asked: engine.Request, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        here.Here.prepare(asked, Cache(), root)
+
+
+def test_who_cannot_measure_here(root: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    refused(tmp_path, request("true"), "without Quell: ./quell deb --config running")
+    refused(root, request("nosuch"), "the command nosuch does not exist")
+    refused(root, with_side("a=stock"), "with --here a side is a=quell")
+    refused(root, with_side("a=quell,nosmt"), ": the kernel stays")
     (root / "sys/kernel/mm/quell/luf/enabled").unlink()
-    with pytest.raises(UsageError, match="side a: the running kernel was built without luf"):
-        here.Here.prepare(request("true", sides=(sides.parse("a=quell,quell=-luf"), here.SIDES[0])), cache, root)
+    refused(root, with_side("a=quell,quell=-luf"), "side a: the running kernel was built without luf")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(UsageError, match="needs root: run it with sudo"):
-        here.Here.prepare(request("true"), cache, root)
+    refused(root, request("true"), "needs root: run it with sudo")
 
 
 def test_a_mechanism_that_the_kernel_refuses(root: Path, tmp_path: Path) -> None:
@@ -158,19 +155,17 @@ def test_a_mechanism_that_the_kernel_refuses(root: Path, tmp_path: Path) -> None
         assert enabled.read_text() == "0 (no reason)\n"
         assert (root / "sys/kernel/mm/quell/early_ack/enabled").read_text() == "1"
     del place
-    here.Here.prepare(request("true", sides=(sides.parse("a=quell,quell=-luf"), here.SIDES[0])), Cache(), root)
-    with pytest.raises(UsageError, match=r"side a: luf stays off on this machine: 0 \(no reason\)"):
-        here.Here.prepare(request("true", sides=(sides.parse("a=quell,quell=luf"), here.SIDES[0])), Cache(), root)
+    here.Here.prepare(with_side("a=quell,quell=-luf"), Cache(), root)
+    refused(root, with_side("a=quell,quell=luf"), r"side a: luf stays off on this machine: 0 \(no reason\)")
 
 
-def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "812,,dTLB-load-misses,99,100.00,,\n<not supported>,,iTLB-load-misses,0,100.00,,\n7,,minor-faults:u,1,1,,\n"
+def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    said = "812,,dTLB-load-misses,9,1,,\n<not supported>,,iTLB-load-misses,0,1,,\n7,,minor-faults:u,1,1,,\n"
     assert here._perf_counts(said) == {"dTLB-load-misses": 812, "minor-faults": 7}
     asked = request("true")
     place = here.Here.prepare(asked, Cache(), root)
     assert "perf is not installed" in place.absent[0] and place.events == ()
-    with pytest.raises(UsageError, match="another compare --here runs"):
-        here.Here.prepare(asked, Cache(), root)
+    refused(root, asked, "another compare --here runs")
     del place
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
     monkeypatch.setattr(proc, "run", lambda *a, **k: proc.Result(0, "", said))
@@ -179,7 +174,7 @@ def test_what_perf_can_tell(root: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "iTLB-load-misses, cycles, context-switches could not be counted" in place.absent[0]
 
 
-def test_whole_comparison(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_comparison(root: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     prepare = here.Here.prepare.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(here.Here, "prepare", classmethod(lambda c, r, k: prepare(c, r, k, root)))
     result, _ = engine.compare(request("true"), Cache(tmp_path / "cache"))

@@ -23,27 +23,30 @@ def compared(
     return judge.comparison(plan(own=own), samples, SIDES, emulated=True)
 
 
+def loop(work: float | None, requests: int, seconds: float = 10) -> Callable[[int], counters.Sample]:
+    """Runs of a loop that prints its work, if that is known."""
+    def run(n: int) -> counters.Sample:
+        usual = {"elapsed_s": seconds + n / 50, "flush_requests": requests + n}
+        return sample(**usual) if work is None else printed(work, "ops", **usual)
+
+    return run
+
+
 def verdict(comparison: dict[str, Any], name: str) -> str | None:
     found: str | None = comparison["figures"][name]["against"]["quell"]["verdict"]
     return found
 
 
-# --- statistics -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "p"),
-    [
-        # Tables of the rank sum: the two most extreme of C(10, 5) and of C(6, 3) arrangements.
-        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 2 / 252),
-        ([1, 2, 3], [4, 5, 6], 2 / 20),
-        ([1, 2, 4], [3, 5, 6], 4 / 20),
-        ([0, 0, 0, 0], [1, 1, 1, 1], 2 / 70),
-        ([5, 5], [5, 5], 1.0),
-        ([], [1], 1.0),
-        ([5], [5, 6, 6, 7], 1.0),
-    ],
-)
+@pytest.mark.parametrize(("a", "b", "p"), [
+    # Tables of the rank sum: the two most extreme of C(10, 5) and of C(6, 3) arrangements.
+    ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 2 / 252),
+    ([1, 2, 3], [4, 5, 6], 2 / 20),
+    ([1, 2, 4], [3, 5, 6], 4 / 20),
+    ([0, 0, 0, 0], [1, 1, 1, 1], 2 / 70),
+    ([5, 5], [5, 5], 1.0),
+    ([], [1], 1.0),
+    ([5], [5, 6, 6, 7], 1.0),
+])  # fmt: skip
 def test_known_cases_of_the_rank_test(a: list[int], b: list[int], p: float) -> None:
     assert stats.p_value(a, b) == pytest.approx(p)
     assert stats.p_value(b, a) == pytest.approx(p)
@@ -90,9 +93,6 @@ def test_equal_sides_seldom_get_a_verdict() -> None:
     assert wrong <= 300 * 0.05 + 3 * math.sqrt(300 * 0.05 * 0.95)
 
 
-# --- comparisons ------------------------------------------------------------
-
-
 def test_only_what_matters_is_judged_and_what_carries_over_comes_first() -> None:
     one = compared(lambda n: sample(elapsed_s=n), lambda n: sample(elapsed_s=n + 10, minor_faults=1), own=False)
     assert one["matters"] == ["elapsed_s"] and verdict(one, "elapsed_s") == stats.WORSE
@@ -114,7 +114,10 @@ def test_verdicts_are_corrected_for_the_figures_that_matter() -> None:
 
 
 def test_figures_of_the_own_command_are_judged() -> None:
-    one = compared(lambda n: printed(n, "ns", more=False, elapsed_s=n), lambda n: printed(n + 9, "ns", more=False, elapsed_s=2 * n))
+    one = compared(
+        lambda n: printed(n, "ns", more=False, elapsed_s=n),
+        lambda n: printed(n + 9, "ns", more=False, elapsed_s=2 * n),
+    )
     assert one["matters"] == [*judge.OWN_MATTERS, "work"] and verdict(one, "work") == stats.WORSE
 
 
@@ -143,22 +146,15 @@ def test_fixed_time_with_unknown_work() -> None:
 
 @pytest.mark.parametrize("work", [[0, 9, 9, 9, 9], [-1, 9, 9, 9, 9], [None, 9, 9, 9, 9]])
 def test_work_that_is_not_known_of_every_run(work: list[float | None]) -> None:
-    def quell(n: int) -> counters.Sample:
-        value = work[n - 1]
-        run = {"elapsed_s": 10 + n / 50, "flush_requests": 3000 + n}
-        return sample(**run) if value is None else printed(value, "ops", **run)
-
-    one = compared(lambda n: printed(5, "ops", elapsed_s=10 + n / 50, flush_requests=1000 + n), quell)
+    one = compared(loop(5, 1000), lambda n: loop(work[n - 1], 3000)(n))
     assert "Not every run reports its work (work)" in one["notes"][0]
     assert verdict(one, "flush_requests") is verdict(one, "flush_requests_per_s") is None
 
 
 def test_another_side_that_is_slower_changes_nothing() -> None:
     three = [*SIDES, parse("slow=quell")]
-    runs = {
-        name: [printed(work, "ops", elapsed_s=time + n / 50, flush_requests=count + n) for n in FIVE]
-        for name, work, time, count in (("stock", 100, 10, 1000), ("quell", 200, 10, 1500), ("slow", 200, 12, 1500))
-    }
+    sides = {"stock": loop(100, 1000), "quell": loop(200, 1500), "slow": loop(200, 1500, seconds=12)}
+    runs = {name: [run(n) for n in FIVE] for name, run in sides.items()}
     one = judge.comparison(plan(own=True), runs, three, emulated=True)
     assert verdict(one, "flush_requests_per_ops") == stats.BETTER and verdict(one, "flush_requests") is None
 
@@ -172,10 +168,7 @@ def test_few_events_are_no_difference_per_unit_either() -> None:
 
 
 def test_equal_work_is_compared_as_it_is() -> None:
-    one = compared(
-        lambda n: printed(1000, "ops", elapsed_s=10 + n / 10, flush_requests=1000 + n),
-        lambda n: printed(1001, "ops", elapsed_s=10 + n / 10, flush_requests=50 + n),
-    )
+    one = compared(loop(1000, 1000), loop(1001, 50))
     assert one["notes"] == [] and verdict(one, "flush_requests") == stats.BETTER
 
 
@@ -191,7 +184,8 @@ def test_files_that_were_not_eligible() -> None:
     [note] = quell(3)
     assert "91,000 pages of files on quell" in note and "--data PATH" in note
     # On this machine there is no --data.
-    samples = {side.name: [sample(elapsed_s=n, file_pages_reclaimed=9000, luf_park=0) for n in FIVE] for side in SIDES}
+    runs = [sample(elapsed_s=n, file_pages_reclaimed=9000, luf_park=0) for n in FIVE]
+    samples = {side.name: runs for side in SIDES}
     here = judge.comparison(replace(plan(own=True), here=True), samples, SIDES, emulated=False)
     assert "files on ext4" in here["notes"][0] and "--data" not in here["notes"][0]
 

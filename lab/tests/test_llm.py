@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
+import re
 import struct
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from guests import Capture, compiled, execute
 from quell import counters
 from quell.paths import repo_root
 
@@ -80,8 +80,7 @@ def test_weights_file(weights: Any, tmp_path: Path, kind: str, number: int, bits
     assert weights.main(["weights.py", str(file), str(limit), kind]) == 0
     gguf = Reader(file)
     assert gguf.version == 3
-    assert gguf.keys["general.architecture"] == "llama"
-    assert gguf.keys["llama.block_count"] == 2
+    assert (gguf.keys["general.architecture"], gguf.keys["llama.block_count"]) == ("llama", 2)
     words = gguf.keys["tokenizer.ggml.tokens"]
     assert len(words) == len(set(words)) == gguf.keys["llama.vocab_size"] == 512
     assert len(gguf.tensors) == 3 + 2 * 9
@@ -94,26 +93,17 @@ def test_weights_file(weights: Any, tmp_path: Path, kind: str, number: int, bits
     assert gguf.start + offset + last[0] * last[1] * bits / 8 == file.stat().st_size
 
 
-def test_weights_differ_from_layer_to_layer_and_are_the_same_each_time(
-    weights: Any, tmp_path: Path
-) -> None:
-    files = [tmp_path / "a", tmp_path / "b"]
+def test_weights_differ_from_layer_to_layer_and_are_the_same_each_time(weights: Any, tmp_path: Path) -> None:
     size = (2 * LAYER + OUTER) * 4 + (1 << 17)
-    for file in files:
-        assert weights.main(["weights.py", str(file), str(size)]) == 0
-    assert files[0].read_bytes() == files[1].read_bytes()
-    gguf = Reader(files[0])
-    parts = {
-        gguf.data[gguf.start + offset :][:4096]
-        for shape, _, offset in gguf.tensors.values()
-        if len(shape) > 1
-    }
-    assert len(parts) == 2 + 2 * 7
+    for name in "ab":
+        assert weights.main(["weights.py", str(tmp_path / name), str(size)]) == 0
+    gguf = Reader(tmp_path / "a")
+    assert gguf.data == (tmp_path / "b").read_bytes()
+    starts = [gguf.start + offset for shape, _, offset in gguf.tensors.values() if len(shape) > 1]
+    assert len({gguf.data[start:][:4096] for start in starts}) == 2 + 2 * 7
 
 
-def test_weights_say_what_is_wrong(
-    weights: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_say_what_is_wrong(weights: Any, tmp_path: Path, capsys: Capture) -> None:
     file = str(tmp_path / "w")
     assert weights.main(["weights.py", file, "1000"]) == 1
     assert "1000 bytes are too few for one layer" in capsys.readouterr().err
@@ -124,49 +114,37 @@ def test_weights_say_what_is_wrong(
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not shutil.which("gcc"):
-        pytest.skip("needs gcc")
-    built = tmp_path_factory.mktemp("llm") / "llm"
-    subprocess.run(["gcc", "-O1", "-pthread", "-o", built, FOLDER / "llm.c"], check=True)
-    return built
-
-
-def run(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    return compiled(FOLDER / "llm.c", tmp_path_factory.mktemp("llm"), "-O1")
 
 
 def test_processes_that_agree(program: Path) -> None:
     script = 'printf "7:00ff\\n8:\\001\\n"'
-    result = run(program, "--processes", "3", "--tokens", "2", "/bin/sh", "-c", script)
+    result = execute(program, "--processes", "3", "--tokens", "2", "/bin/sh", "-c", script)
     assert result.returncode == 0, result.stderr
     said = counters.parse_same(result.stdout)
-    assert list(said) == ["output"]
-    assert said["output"].startswith("11 bytes, ") and said["output"].endswith(": 7:00ff 8:?")
+    assert list(said) == ["output"] and re.fullmatch(r"11 bytes, .*: 7:00ff 8:\?", said["output"])
     rate = counters.parse_figures(result.stdout)["tokens_per_s"]
     assert rate.value > 0 and rate.higher_is_better and rate.unit == "tokens/s"
     # Output that is not shown is compared as well.
-    other = run(program, "/bin/sh", "-c", script.replace("001", "002"))
+    other = execute(program, "/bin/sh", "-c", script.replace("001", "002"))
     assert counters.parse_same(other.stdout) != said
 
 
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("echo $$", "Process 2 says something else than process 1."),
-        ("exit 3", "Process 1 failed with exit code 3."),
-        ("kill -ILL $$", "Process 1 was ended by signal 4 (Illegal instruction)."),
-        ("exec true", "says nothing."),
-        ("exec yes", "says more than 65536 bytes."),
-    ],
-)
+@pytest.mark.parametrize(("script", "says"), [
+    ("echo $$", "Process 2 says something else than process 1."),
+    ("exit 3", "Process 1 failed with exit code 3."),
+    ("kill -ILL $$", "Process 1 was ended by signal 4 (Illegal instruction)."),
+    ("exec true", "says nothing."),
+    ("exec yes", "says more than 65536 bytes."),
+])  # fmt: skip
 def test_processes_that_fail(program: Path, script: str, says: str) -> None:
-    result = run(program, "/bin/sh", "-c", script)
+    result = execute(program, "/bin/sh", "-c", script)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].endswith(says)
     assert "same" not in result.stdout
 
 
 def test_usage(program: Path) -> None:
-    assert "usage: llm" in run(program).stderr
-    assert "--processes must be a number from" in run(program, "--processes", "0", "x").stderr
-    assert "Cannot run /nonexistent" in run(program, "/nonexistent").stderr
+    assert "usage: llm" in execute(program).stderr
+    assert "--processes must be a number from" in execute(program, "--processes", "0", "x").stderr
+    assert "Cannot run /nonexistent" in execute(program, "/nonexistent").stderr

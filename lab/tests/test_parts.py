@@ -17,6 +17,7 @@ import pytest
 
 from checks import record
 from checks.cases import Case
+from guests import Patch, write_files
 from quell import cli
 from quell.commands import test as test_command
 from quell.paths import Cache, repo_root
@@ -68,15 +69,13 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Start ``quell test`` with these parts."""
-    for name, text in CHECKS.items():
-        path = tmp_path / "parts" / f"{name}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    write_files(tmp_path / "parts", {f"{name}.py": text for name, text in CHECKS.items()})
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repo_root() / "lab"), "QUELL_CACHE": str(Cache().root)}
 
     def call(*words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", MAIN, *words], cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repo_root() / "lab"), "QUELL_CACHE": str(Cache().root)},
+            [sys.executable, "-c", MAIN, *words], cwd=tmp_path, env=env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     return call
@@ -98,12 +97,12 @@ def test_report_and_files(start: Start, tmp_path: Path) -> None:
         "two: 0 passed, 2 failed, 1 skipped",
         "2 passed, 2 failed, 2 skipped",
     ]  # fmt: skip
-    cases = {(case.get("classname"), case.get("name")): case for case in ET.parse(tmp_path / "a.xml").iter("testcase")}
-    assert [key[1] for key in cases] == ["reads (all)", "nodes", "test_plain", "test_a", "test_b", "writes"]
-    assert ("parts.check_one.test_tap", "nodes") in cases
-    assert [child.tag for case in cases.values() for child in case] == [
-        "properties", "skipped", "error", "skipped", "failure",
-    ]  # fmt: skip
+    cases = list(ET.parse(tmp_path / "a.xml").iter("testcase"))
+    names = ["reads (all)", "nodes", "test_plain", "test_a", "test_b", "writes"]
+    assert [case.get("name") for case in cases] == names
+    assert cases[1].get("classname") == "parts.check_one.test_tap"
+    tags = ["properties", "skipped", "error", "skipped", "failure"]
+    assert [child.tag for case in cases for child in case] == tags
     assert (tmp_path / "a.ktap").read_text() == """KTAP version 1
 1..2
     # Subtest: one
@@ -167,21 +166,23 @@ def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) 
     assert not Path((tmp_path / "here").read_text()).exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["--ktap", "/nowhere/x"], ["--junit", "/nowhere/x"], ["--record", "/nowhere/x"], ["--build", "no-such"], ["--only", "seven"]]
-)
-def test_wrong_usage(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [
+    "--ktap /nowhere/x", "--junit /nowhere/x", "--record /nowhere/x", "--build no-such", "--only seven",
+])  # fmt: skip
+def test_wrong_usage(words: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(test_command, "_install", lambda _: None)
-    assert cli.main(["test", *words]) == 2
+    assert cli.main(["test", *words.split()]) == 2
 
 
-def test_each_part_is_a_module_with_its_marker() -> None:
-    markers = tomllib.loads((repo_root() / "lab/pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
-    assert {*test_command.PARTS, "full"} == {text.partition(":")[0] for text in markers}
+def test_each_part_is_a_module_with_its_marker_and_inputs() -> None:
+    options = tomllib.loads((repo_root() / "lab/pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert {*test_command.PARTS, "full"} == {text.partition(":")[0] for text in options["markers"]}
     modules = {path.stem.removeprefix("check_"): path.read_text() for path in test_command.CHECKS.glob("check_*.py")}
     assert {*test_command.PARTS} == modules.keys()
     assert all(f"\npytestmark = pytest.mark.{name}\n" in text for name, text in modules.items())
     assert all(f"\n  {name} " in str(test_command.__doc__) for name in test_command.PARTS)
+    assert set(record._INPUTS_OF) <= set(test_command.PARTS)
+    assert all((repo_root() / name).exists() for names in record._INPUTS_OF.values() for name in names)
 
 
 # --- the record ------------------------------------------------------------------
@@ -190,7 +191,7 @@ CASES = [Case("reads"), Case("writes", "failed", "it is stale"), Case("nodes", "
 
 
 def test_what_passed_is_known_until_something_changes(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(record, "_system", lambda _: "this")
     file = tmp_path / "full-test.md"
@@ -213,34 +214,18 @@ def test_what_passed_is_known_until_something_changes(
     assert passed("lab") == ""
 
 
-def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(record, "repo_root", lambda: tmp_path)
-    for folder in ("lab/quell", "lab/checks", "lab/tests", "docs"):
+    for folder in ("lab/checks", "lab/tests", "docs"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "lab/quell/x.py").write_text("1")
+    write_files(tmp_path, {"lab/quell/x.py": "1"})
 
-    def changed(before: dict[str, str]) -> set[str]:
+    def changed_by(*names: str) -> set[str]:
+        before = {part: record.inputs(part) for part in test_command.PARTS}
+        write_files(tmp_path, dict.fromkeys(names, "2"))
         return {part for part in before if record.inputs(part) != before[part]}
 
-    def inputs() -> dict[str, str]:
-        return {part: record.inputs(part) for part in test_command.PARTS}
-
-    first = inputs()
-    (tmp_path / "lab/quell/__pycache__").mkdir()
-    (tmp_path / "lab/quell/__pycache__/x.pyc").write_text("1")
-    (tmp_path / "notes").write_text("1")
-    (tmp_path / "docs/full-test.md").write_text("1")
-    assert changed(first) == set()
-    (tmp_path / "lab/tests/test_x.py").write_text("1")
-    (tmp_path / "docs/x.md").write_text("1")
-    assert {"lab", "export", "report"} <= changed(first) and not changed(first) & {"vm", "builds", "models"}
-    for name in ("lab/quell/x.py", "lab/checks/x.toml"):
-        first = inputs()
-        (tmp_path / name).write_text("2")
-        assert changed(first) == set(test_command.PARTS)
-
-
-def test_what_parts_depend_on_is_there() -> None:
-    assert set(record._INPUTS_OF) <= set(test_command.PARTS)
-    for names in record._INPUTS_OF.values():
-        assert all((repo_root() / name).exists() for name in names)
+    assert changed_by("lab/quell/__pycache__/x.pyc", "notes", "docs/full-test.md") == set()
+    changed = changed_by("lab/tests/test_x.py", "docs/x.md")
+    assert {"lab", "export", "report"} <= changed and not changed & {"vm", "builds", "models"}
+    assert changed_by("lab/quell/x.py") == changed_by("lab/checks/x.toml") == set(test_command.PARTS)

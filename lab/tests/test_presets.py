@@ -6,17 +6,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import report_samples
-from guests import SIDES, plan, sample
+from guests import SIDES, Capture, Patch, plan, sample
 from quell import cli, counters, engine, judge, mechanisms, presets, published, results, sides, stats, workload
 from quell.commands import compare as command
 from quell.commands import figures
 from quell.errors import QuellError, UsageError
-
-# --- sides ------------------------------------------------------------------
+from quell.paths import Cache
 
 
 def test_sides() -> None:
@@ -25,9 +25,8 @@ def test_sides() -> None:
     assert sides.parse(side.option()) == side
     on = sides.switches(side)
     assert not on["luf"] and not on["early_ack"] and on["folio_order"] and on["zap_batch"]
-    assert [n for n, is_on in sides.switches(sides.parse("a=quell,quell=luf")).items() if is_on] == [
-        "luf", "unmap_batch", "concurrent", "zap_batch",
-    ]  # fmt: skip
+    on = sides.switches(sides.parse("a=quell,quell=luf"))
+    assert [name for name in on if on[name]] == ["luf", "unmap_batch", "concurrent", "zap_batch"]
     assert sides.switches(sides.parse("a=stock,quell=off,-unmap_batch"))["unmap_batch"] is False
     assert sides.names(["a, b", "b,,c"]) == ["a", "b", "c"]
     classic = sides.parse("a=quell,quell=-luf,/sys/kernel/mm/lru_gen/enabled=0")
@@ -46,9 +45,6 @@ def test_sides() -> None:
 def test_bad_sides(texts: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         sides.parse_all(texts)
-
-
-# --- presets ----------------------------------------------------------------
 
 
 def test_presets_are_data() -> None:
@@ -103,9 +99,6 @@ def test_faults_in_the_data(load: Callable[..., object], text: str, says: str, t
         load(path=tmp_path / "toml")
 
 
-# --- claims -----------------------------------------------------------------
-
-
 def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:
     """A result with these runs of stock and of Quell."""
     samples = {
@@ -113,10 +106,8 @@ def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:
         for n, side in enumerate(SIDES)
     }
     one = judge.comparison(plan("zap"), samples, SIDES, emulated=True)
-    return {
-        "sides": [{"name": side.name} for side in SIDES], "comparisons": [one],
-        "environment": {"accelerator": {"name": "tcg"}},
-    }  # fmt: skip
+    named = [{"name": side.name} for side in SIDES]
+    return {"sides": named, "comparisons": [one], "environment": {"accelerator": {"name": "tcg"}}}
 
 
 LOW, HIGH = [10.0, 11, 12, 13, 14], [20.0, 21, 22, 23, 24]
@@ -152,28 +143,23 @@ def test_too_few_runs_prove_nothing() -> None:
     assert not row["holds"] and row["verdict"] == stats.too_few(1)
 
 
-def test_the_projects_figures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_projects_figures(monkeypatch: Patch, capsys: Capture) -> None:
     """The engine gets a group's request; a claim that does not hold gives exit code 1."""
-    asked: list[engine.Request] = []
-
-    def compare(request: engine.Request, _cache: object) -> tuple[dict[str, Any], Path]:
-        asked.append(request)
-        return result(flush_requests=(HIGH, LOW), shootdown_ipis=(HIGH, LOW)), Path("/kept")
-
+    found = result(flush_requests=(HIGH, LOW), shootdown_ipis=(HIGH, LOW))
+    compare = Mock(return_value=(found, Path("/kept")))
     monkeypatch.setattr(engine, "compare", compare)
     assert cli.main(["figures", "luf-cpus", "--json"]) == 1
-    assert (asked[0].cpus, asked[0].memory, asked[0].runs) == ((4, 8), 256 << 20, 3)
+    asked = compare.call_args.args[0]
+    assert (asked.cpus, asked.memory, asked.runs) == ((4, 8), 256 << 20, 3)
     rows = json.loads(capsys.readouterr().out)
     assert rows["schema"] == figures.SCHEMA and not any(row["holds"] for row in rows["figures"])
     assert cli.main(["figures", "luf-cpus"]) == 1
     assert "0 of 2 figures hold" in capsys.readouterr().out
     assert cli.main(["figures", "classic-luf-256M"]) == 1
-    assert [side.settings for side in asked[-1].sides] == [{"/sys/kernel/mm/lru_gen/enabled": "0"}] * 2
+    asked = compare.call_args.args[0]
+    assert [side.settings for side in asked.sides] == [{"/sys/kernel/mm/lru_gen/enabled": "0"}] * 2
     assert cli.main(["figures", "nosuch"]) == 2
     assert "they are: luf-1G" in capsys.readouterr().err
-
-
-# --- published --------------------------------------------------------------
 
 
 def test_published_figures_beside_ours() -> None:
@@ -182,29 +168,30 @@ def test_published_figures_beside_ours() -> None:
     assert all(row.source and row.conditions for row in rows)
     [row] = [row for row in rows if row.id == "unmap-elapsed-48"]
     assert row.ratio == 0.76
-    assert published.direction(row, HIGH, [v * 0.97 for v in HIGH]) == "none"
-    assert published.direction(row, HIGH, LOW) == "agrees"
-    assert published.direction(row, LOW, HIGH) == "opposite"
+    pairs = ((HIGH, [v * 0.97 for v in HIGH]), (HIGH, LOW), (LOW, HIGH))
+    assert [published.direction(row, *pair) for pair in pairs] == ["none", "agrees", "opposite"]
     ends = {"nothing": {"runs": LOW, "median": 12}, "unmap_batch": {"runs": HIGH, "median": 22}}
     one = {"workload": "mapped-read", "cpus": 2, "figures": {"elapsed_s": {"sides": ends}}}
     [found] = published.compare([row], {"comparisons": [one]})
     assert (found["direction"], found["why"], found["ours"]["ratio"]) == ("opposite", row.why, 1.8333)
 
 
-def test_the_page_of_kept_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_of_kept_results(tmp_path: Path, cache: Cache, capsys: Capture) -> None:
     """Sections of kept results are rewritten from the newest of each version of Linux; the rest stays."""
-    monkeypatch.setenv("QUELL_CACHE", str(tmp_path / "cache"))
     page = tmp_path / "results.md"
     assert cli.main(["figures", "luf-256M", "--page", str(page)]) == 2
     assert "no result of these groups is kept" in capsys.readouterr().err and not page.exists()
-    page.write_text("# Mine\n\nwords\n\n## zz\n\nby hand\n\n## luf-1G, Linux 6.12\n\nearlier\n\n## luf-256M, Linux 6.12\n\nold\n")
+    page.write_text(
+        "# Mine\n\nwords\n\n## zz\n\nby hand\n\n"
+        "## luf-1G, Linux 6.12\n\nearlier\n\n## luf-256M, Linux 6.12\n\nold\n"
+    )
     both = {name: [[100.0, 110, 120, 130, 140], [5.0, 6, 7, 8, 9]] for name in ("flush_requests", "shootdown_ipis")}
     same = {name: [[10.0, 11, 12, 13, 14]] * 2 for name in ("pages_scanned", "pages_reclaimed", "elapsed_s")}
     for at, version in enumerate(("6.12.1", "6.12.117", "7.3.4")):
         kept = report_samples.result(report_samples.comparison(**both, **same), preset="luf-256M")
         kept["environment"]["kernel_source"] = version
-        folder = tmp_path / f"cache/results/2026010{at}T000000.0Z"
-        folder.mkdir(parents=True)
+        folder = cache.results / f"2026010{at}T000000.0Z"
+        folder.mkdir()
         results.save(folder, kept)
     assert cli.main(["figures", "--page", str(page)]) == 0
     assert "2 of 4 sections updated" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from html.parser import HTMLParser
@@ -13,7 +12,8 @@ from typing import Any
 import pytest
 
 import report_samples as samples
-from quell import cli, results, stats, table, ui
+from guests import Capture, Patch, terminal, write_files
+from quell import cli, results, stats
 from quell.errors import UsageError
 from quell.paths import Cache
 from quell.report import charts, page
@@ -82,10 +82,8 @@ def test_too_few_runs_and_no_verdict() -> None:
 def test_has_the_numbers_of_the_terminal() -> None:
     """The page has all cells of ``compare``'s table, word for word."""
     document = samples.result(samples.comparison(own_ns=([1234.5, 1300, 1400], [99, 100, 101])))
-    out = io.StringIO()
-    table.print_result(document, ui.console(out))
     text = Page(document).text
-    lines = [line for line in out.getvalue().splitlines() if re.search(r"\d\.\d{3} ", line)]
+    lines = [line for line in terminal(document).splitlines() if re.search(r"\d\.\d{3} ", line)]
     assert len(lines) == 11
     assert all(cell in text for line in lines for cell in re.split(r" {2,}", line.strip()))
 
@@ -130,10 +128,9 @@ def test_many_sides() -> None:
     assert "More CPUs" in text and "mapped-read-16cpus (More CPUs): every run" in text and "256M memory, 16 CPUs" in text
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    ["</style><b>", "\"'><img src=x>", "{{ 7 * 7 }}", "</svg></title><script>1</script>", "\x00\x1b[31m\ud800"],
-)
+@pytest.mark.parametrize("hostile", [
+    "</style><b>", "\"'><img src=x>", "{{ 7 * 7 }}", "</svg></title><script>1</script>", "\x00\x1b[31m\ud800",
+])  # fmt: skip
 def test_text_of_results_is_only_text(hostile: str) -> None:
     """No text of a result is interpreted as HTML."""
     fixed = ("schema", "better", "source", "direction")
@@ -149,8 +146,7 @@ def test_text_of_results_is_only_text(hostile: str) -> None:
     first = samples.result(samples.comparison(own=([1, 2], [3, 4])), accelerator="kvm")
     documents = [first, samples.ladder(), samples.ladder((1, 2))]
     bad = [spoil(document) for document in documents]
-    for document in bad:
-        assert not results.fault_of(document)
+    assert not any(results.fault_of(document) for document in bad)
     found, plain = Page(*bad), Page(*documents)
     assert all(found.tags.count(tag) == plain.tags.count(tag) for tag in ("script", "img", "b", "tr"))
     assert not re.search(r"[\x00-\x08\x0b-\x1f\ud800]", found.source)
@@ -191,10 +187,7 @@ def test_verdicts_differ_in_shape() -> None:
 
 
 def keep(cache: Cache, name: str, document: dict[str, Any]) -> Path:
-    folder = cache.results / name
-    folder.mkdir(parents=True)
-    (folder / results.FILE).write_text(json.dumps(document))
-    return folder
+    return write_files(cache.results / name, {results.FILE: json.dumps(document)})
 
 
 def test_the_newest_of_each_and_named_ones(cache: Cache) -> None:
@@ -212,16 +205,14 @@ def test_the_newest_of_each_and_named_ones(cache: Cache) -> None:
         results.find(["nosuch"], cache)
 
 
-def test_an_error_leaves_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_leaves_no_page(cache: Cache, tmp_path: Path, capsys: Capture) -> None:
     file, out = tmp_path / "result.json", tmp_path / "report.html"
     file.write_text("{")
     assert cli.main(["report", str(file), "-o", str(out)]) == 1
     captured = capsys.readouterr()
     assert "is no JSON" in captured.err and len(captured.err.splitlines()) == 1
     assert captured.out == "" and not out.exists()
-
-
-def test_no_results_or_only_old_ones(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    # No results, or only old ones.
     assert cli.main(["report"]) == 2
     assert capsys.readouterr().err == "quell: there are no results yet; ./quell compare makes them\n"
     keep(cache, "one", {**samples.result(), "schema": "quell.results/1"})
@@ -229,9 +220,7 @@ def test_no_results_or_only_old_ones(cache: Cache, capsys: pytest.CaptureFixture
     assert "of another version" in capsys.readouterr().err
 
 
-def test_command(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command(cache: Cache, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     keep(cache, "one", samples.result())
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", "-q"]) == 0

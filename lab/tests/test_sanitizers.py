@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from checks import check_kunit as kunit, check_sanitizers as sanitizers
 from checks.cases import Case, Results
+from guests import Capture, Patch, execute, guest_result
 from quell import build, machine, tree, workload
 from quell.paths import Cache
 
@@ -30,9 +31,7 @@ RACE = """[    9.1] ============================================================
 [    9.1] CPU: 0 PID: 41 Comm: kswapd0 Not tainted
 [    9.1] ==================================================================
 """
-STOCK = RACE.replace("luf_owe", "wakeup_source_add.constprop.0").replace(
-    "in wakeup_source_add.constprop.0 / wakeup_source_add.constprop.0", "in wakeup_source_add / wakeup_source_add"
-)
+STOCK = RACE.replace("luf_owe+", "wakeup_source_add.constprop.0+").replace("luf_owe", "wakeup_source_add")
 HOOKED = RACE.replace("luf_owe", "shrink_folio_list")
 UNKNOWN = """==================================================================
 BUG: KCSAN: data-race in folio_lock+0x1/0x2
@@ -52,20 +51,16 @@ UBSAN = "[    3.0] UBSAN: shift-out-of-bounds in mm/luf.c:12:3\n[    3.0] shift 
 
 def test_races_are_read_with_both_accesses() -> None:
     found = sanitizers.races(RACE + STOCK + UNKNOWN + RACE)
-    assert [race.where for race in found] == [
-        ("luf_owe", "luf_owe"),
-        ("wakeup_source_add", "wakeup_source_add"),
-        ("folio_lock",),
-    ]
+    stock = ("wakeup_source_add", "wakeup_source_add")
+    assert [race.where for race in found] == [("luf_owe", "luf_owe"), stock, ("folio_lock",)]
     assert "by task 41 on cpu 0" in found[0].text
     # A truncated report is ignored.
     assert not sanitizers.races(RACE.rpartition("=====")[0].rpartition("[")[0])
 
 
 def test_whose_a_race_is() -> None:
-    judged = sanitizers.judge(
-        sanitizers.races(RACE + HOOKED + STOCK + UNKNOWN), {"luf_owe", "luf_release"}, {"shrink_folio_list"}
-    )
+    found = sanitizers.races(RACE + HOOKED + STOCK + UNKNOWN)
+    judged = sanitizers.judge(found, {"luf_owe", "luf_release"}, {"shrink_folio_list"})
     assert [race.where[0] for race in judged.ours] == ["luf_owe"]
     assert [race.where[0] for race in judged.hooked] == ["shrink_folio_list"]
     # A caller in Quell does not make it Quell's.
@@ -79,69 +74,53 @@ def test_functions_of_the_kernel_part() -> None:
     assert not {"main", "if", "try_to_unmap", "schedule"} & own
     hooked = sanitizers.hooked_functions(part)
     assert {"shrink_folio_list", "switch_mm_irqs_off", "get_write_access"} & hooked
-    assert not {"try_to_unmap_flush_dirty_not_there"} & hooked
+    assert "try_to_unmap_flush_dirty_not_there" not in hooked
 
 
 def test_complaints() -> None:
-    assert sanitizers.complaints(UBSAN + UBSAN + "[ 1.0] all is well\n" + RACE) == [
-        "UBSAN: shift-out-of-bounds in mm/luf.c:12:3"
-    ]
+    once = ["UBSAN: shift-out-of-bounds in mm/luf.c:12:3"]
+    assert sanitizers.complaints(UBSAN + UBSAN + "[ 1.0] all is well\n" + RACE) == once
     assert sanitizers.complaints("[   1.0][   T12] WARNING: CPU: 1 PID: 2 at mm/luf.c:1\n")
 
 
-def _guest(stdout: str, console: str = "", code: int = 0) -> machine.GuestResult:
-    return machine.GuestResult(code, stdout, "", console, 1.0)
-
-
 def test_what_a_guest_said() -> None:
-    said = sanitizers.Said.of(_guest(f"{TAP}@quell log leaks\n{LEAK}@quell log\n{UBSAN}"))
+    said = sanitizers.Said.of(guest_result(f"{TAP}@quell log leaks\n{LEAK}@quell log\n{UBSAN}"))
     assert [(case.name, case.status) for case in said.results()] == [
         ("switches: a", "passed"), ("luf_stale: b", "failed"), ("luf_stale: c", "skipped"),
     ]  # fmt: skip
     assert said.problems() == ["UBSAN: shift-out-of-bounds in mm/luf.c:12:3", LEAK.splitlines()[0]]
-    stuck = sanitizers.Said.of(_guest(f"{TAP}@quell log\n{CSD}"))
+    stuck = sanitizers.Said.of(guest_result(f"{TAP}@quell log\n{CSD}"))
     assert stuck.problems() == [CSD.split("] ")[1].rstrip()]
-    died = sanitizers.Said.of(_guest("@quell test switches\nok 1 a\n", "BUG: unable to handle page fault\n"))
-    assert died.problems() == ["BUG: unable to handle page fault", "the guest did not finish"]
+    oops = "BUG: unable to handle page fault"
+    died = sanitizers.Said.of(guest_result("@quell test switches\nok 1 a\n", f"{oops}\n"))
+    assert died.problems() == [oops, "the guest did not finish"]
     assert died.results()[1].name == "switches: the test ended early, after 1 results"
 
 
 def test_script_runs_each_program_once(tmp_path: Path) -> None:
     text = sanitizers._Bench(tmp_path, tmp_path, tmp_path, Cache(tmp_path))._script(sanitizers.PROGRAMS)
-    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    done = execute("sh", "-n", input=text)
     assert (done.returncode, done.stderr) == (0, "")
     assert text.count("@quell test ") == len(sanitizers.PROGRAMS) and text.index("failed=0") < text.index("failed=1")
 
 
-class _Guests:
-    """Answers boots with each kernel's output, by the name of its image."""
-
-    def __init__(self, said: dict[str, str]) -> None:
-        self.said = said
-        self.scripts: list[str] = []
-
-    def __call__(self, image: Path, script: str, *, append: Sequence[str] = (), **_: Any) -> machine.GuestResult:
-        self.scripts.append(script)
-        assert "loglevel=3" in append  # a complaint on the console would end the guest
-        return _guest(f"{TAP.replace('not ok', 'ok')}@quell log leaks\n@quell log\n{self.said[image.name]}")
-
-
 @pytest.fixture
-def boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def boots(tmp_path: Path, monkeypatch: Patch) -> Any:
     """Looks at a kernel whose guests have a log, beside that of stock; the cases."""
-
-    class _Kernel:
-        image = tmp_path / "stock"
-
-    class _Prepared:
-        argv = ("work",)
-        data = None
-        programs = ()
+    kernel = SimpleNamespace(image=tmp_path / "stock")
+    prepared = SimpleNamespace(argv=("work",), data=None, programs=())
 
     def make(said: str, stock: str | None = None) -> list[Case]:
-        monkeypatch.setattr(machine, "run_script", _Guests({"ours": said, "stock": stock or ""}))
-        monkeypatch.setattr(build, "build_kernels", lambda _s, names, _c: {name: _Kernel for name in names} if stock else {})
-        monkeypatch.setattr(workload, "prepare", lambda *_: _Prepared())
+        def boot(image: Path, _script: str, *, append: Sequence[str] = (), **_: Any) -> machine.GuestResult:
+            assert "loglevel=3" in append  # a complaint on the console would end the guest
+            log = {"ours": said, "stock": stock}[image.name]
+            return guest_result(f"{TAP.replace('not ok', 'ok')}@quell log leaks\n@quell log\n{log}")
+
+        monkeypatch.setattr(machine, "run_script", boot)
+        monkeypatch.setattr(
+            build, "build_kernels", lambda _s, names, _c: dict.fromkeys(names, kernel) if stock else {}
+        )
+        monkeypatch.setattr(workload, "prepare", lambda *_: prepared)
         monkeypatch.setattr(kunit, "read_log", lambda *_: [Case("kunit")])
         results = Results()
         bench = sanitizers._Bench(tmp_path / "ours", tmp_path, tmp_path / "disk", Cache(tmp_path))
@@ -151,19 +130,16 @@ def boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-@pytest.mark.parametrize(
-    ("log", "stock", "why"),
-    [
-        ("", None, ""),
-        (STOCK, None, ""),
-        (UBSAN, None, "UBSAN: shift-out-of-bounds in mm/luf.c:12:3"),
-        (RACE, None, "data race: data-race in luf_owe / luf_owe"),
-        # A race where a hook is is looked up in stock.
-        (HOOKED, HOOKED, ""),
-        (HOOKED, STOCK, "data race: data-race in shrink_folio_list"),
-    ],
-)
-def test_complaint_fails(log: str, stock: str | None, why: str, boots: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("log", "stock", "why"), [
+    ("", None, ""),
+    (STOCK, None, ""),
+    (UBSAN, None, "UBSAN: shift-out-of-bounds in mm/luf.c:12:3"),
+    (RACE, None, "data race: data-race in luf_owe / luf_owe"),
+    # A race where a hook is is looked up in stock.
+    (HOOKED, HOOKED, ""),
+    (HOOKED, STOCK, "data race: data-race in shrink_folio_list"),
+])  # fmt: skip
+def test_complaint_fails(log: str, stock: str | None, why: str, boots: Any, capsys: Capture) -> None:
     *cases, last = boots(log, stock)
     assert [case.status for case in cases] == ["passed", "passed", "skipped", "passed"]
     assert last.status == ("failed" if why else "passed") and last.why.startswith(why)

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from guests import Capture, execute, write_files
 from quell import cli, status
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root
@@ -29,34 +29,22 @@ luffy 1
 """
 
 
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     """The files of a machine with a Quell kernel."""
     sysfs = status.SYSFS
-    files = {f"{sysfs}/{name}/enabled": "1\n" for name in ("luf", "rmap_batch", "early_ack")}
-    return write(
-        tmp_path / "root",
-        {
-            **files,
-            f"{sysfs}/zap_batch/enabled": "0\n",
-            f"{sysfs}/luf/max_stale_ms": "100\n",
-            "proc/sys/kernel/osrelease": "6.12.117-quell\n",
-            "proc/uptime": "7385.20 14000.00\n",
-            "proc/vmstat": VMSTAT,
-            "proc/interrupts": "      CPU0  CPU1\n TLB:   10   32   TLB shootdowns\n",
-        },
-    )
+    return write_files(tmp_path / "root", {
+        **{f"{sysfs}/{name}/enabled": "1\n" for name in ("luf", "rmap_batch", "early_ack")},
+        f"{sysfs}/zap_batch/enabled": "0\n",
+        f"{sysfs}/luf/max_stale_ms": "100\n",
+        "proc/sys/kernel/osrelease": "6.12.117-quell\n",
+        "proc/uptime": "7385.20 14000.00\n",
+        "proc/vmstat": VMSTAT,
+        "proc/interrupts": "      CPU0  CPU1\n TLB:   10   32   TLB shootdowns\n",
+    })  # fmt: skip
 
 
-def test_words(machine: Path, capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+def test_words(machine: Path, capsys: Capture, cache: Cache) -> None:
     assert cli.main(["status", "--root", str(machine)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Linux 6.12.117-quell, up 2 h 03 min: a Quell kernel\n")
@@ -79,18 +67,15 @@ def test_words(machine: Path, capsys: pytest.CaptureFixture[str], cache: Cache) 
     assert not cache.root.exists()
 
 
-def test_json(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(machine: Path, capsys: Capture) -> None:
     assert cli.main(["status", "--json", "--root", str(machine)]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["quell"] is True
-    assert report["schema"] == "quell.status/1"
-    assert report["switches"] == {
-        "early_ack": True, "luf": True, "rmap_batch": True, "zap_batch": False,
-    }  # fmt: skip
+    assert report["quell"] is True and report["schema"] == "quell.status/1"
+    assert report["switches"] == {"early_ack": True, "luf": True, "rmap_batch": True, "zap_batch": False}
     assert report["tunables"]["luf"] == {"max_stale_ms": "100"}
-    assert report["counters"]["luf_park"] == 100000 and report["parked_kb"] == 1024
-    assert report["counters"]["nr_luf_parked"] == 256
-    assert "luffy" not in report["counters"] and "nr_free_pages" not in report["counters"]
+    counters = report["counters"]
+    assert (counters["luf_park"], counters["nr_luf_parked"], report["parked_kb"]) == (100000, 256, 1024)
+    assert not {"luffy", "nr_free_pages"} & counters.keys()
     assert (report["flushes_avoided_at_most"], report["shootdown_ipis"]) == (2880, 42)
 
 
@@ -118,33 +103,25 @@ def test_without_counters(machine: Path) -> None:
     assert status.describe(now)[0] == "Linux of unknown version: a Quell kernel"
 
 
-def test_another_kernel(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cache: Cache
-) -> None:
-    write(tmp_path, {"proc/sys/kernel/osrelease": "6.1.0-18-amd64\n"})
+def test_another_kernel(tmp_path: Path, capsys: Capture, cache: Cache) -> None:
+    write_files(tmp_path, {"proc/sys/kernel/osrelease": "6.1.0-18-amd64\n"})
     with pytest.raises(QuellError):
         status.read(tmp_path)
-    for more in ([], ["--json"]):
-        assert cli.main(["status", "--root", str(tmp_path), *more]) == 1
-        captured = capsys.readouterr()
-        if more:
-            report = json.loads(captured.out)
-            assert (report["schema"], report["quell"], report["release"]) == (status.SCHEMA, False, "6.1.0-18-amd64")
-            assert report["reason"] in captured.err
-        else:
-            assert captured.out == ""
-        assert captured.err == (
-            "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell; "
-            "./quell deb makes packages, ./quell top works on any kernel\n"
-        )
+    says = (
+        "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell; "
+        "./quell deb makes packages, ./quell top works on any kernel\n"
+    )
+    assert cli.main(["status", "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr() == ("", says)
+    assert cli.main(["status", "--root", str(tmp_path), "--json"]) == 1
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert (report["schema"], report["quell"], report["release"]) == (status.SCHEMA, False, "6.1.0-18-amd64")
+    assert captured.err == says and report["reason"] in says
     assert not cache.root.exists()
 
 
 def test_needs_only_python(machine: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-S", "-P", "-m", "quell", "status", "--root", str(machine)],
-        env={"PYTHONPATH": str(repo_root() / "lab"), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+    env = {"PYTHONPATH": str(repo_root() / "lab"), "PATH": "/usr/bin:/bin"}
+    done = execute(sys.executable, "-S", "-P", "-m", "quell", "status", "--root", machine, env=env)
     assert done.returncode == 0 and "a Quell kernel" in done.stdout, done.stderr

@@ -3,87 +3,71 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from guests import Done, Patch, compiled, execute, write_files
 from quell import debian, counters, prereq, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
 FAKE = Path(__file__).parent / "data" / "fake_store.py"
-PROTOCOLS = ("redis", "memcached")
-SERVERS = {"redis": "redis-server", "memcached": "memcached"}
-needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+SERVERS = {"redis": "bin/redis-server", "memcached": "bin/memcached"}
+WORKLOADS = repo_root() / "workloads"
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The client, compiled without warnings."""
-    built = tmp_path_factory.mktemp("store") / "store"
-    folder = repo_root() / "workloads"
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{folder}"]
-    subprocess.run(["gcc", *flags, "-o", built, folder / "redis/store.c"], check=True)
-    return built
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror", f"-I{WORKLOADS}")
+    return compiled(WORKLOADS / "redis/store.c", tmp_path_factory.mktemp("store"), *flags)
 
 
-def fake(folder: Path, protocol: str) -> Path:
-    """A data directory with the fake server."""
-    server = folder / "bin" / SERVERS[protocol]
-    server.parent.mkdir()
-    server.write_text(f"#!{sys.executable}\n" + FAKE.read_text())
-    server.chmod(0o755)
-    return folder
+def run(program: Path, protocol: str, folder: Path, fault: str = "", keys: int = 100) -> Done:
+    argv = (program, "--protocol", protocol, "--keys", str(keys), "--max", "300", folder)
+    return execute(*argv, env={"FAULT": fault}, timeout=120)
 
 
-def run(program: Path, protocol: str, folder: Path, fault: str = "", keys: int = 100) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program, "--protocol", protocol, "--keys", str(keys), "--max", "300", folder],
-        env={"FAULT": fault}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def run_fake(program: Path, protocol: str, folder: Path, fault: str = "") -> Done:
+    """Run with the fake server in the data directory."""
+    server = write_files(folder, {SERVERS[protocol]: f"#!{sys.executable}\n" + FAKE.read_text()})
+    (server / SERVERS[protocol]).chmod(0o755)
+    return run(program, protocol, folder, fault)
 
 
-@needs_gcc
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", SERVERS)
 def test_everything_is_read_back(program: Path, protocol: str, tmp_path: Path) -> None:
-    done = run(program, protocol, fake(tmp_path, protocol))
+    done = run_fake(program, protocol, tmp_path)
     assert done.stderr == "" and done.returncode == 0
     figures = counters.parse_figures(done.stdout)
-    item = workload.load(repo_root() / "workloads" / protocol)
-    assert set(figures) == set(item.figures)
+    assert set(figures) == set(workload.load(WORKLOADS / protocol).figures)
     assert figures["requests_per_s"].higher_is_better and figures["requests_per_s"].value > 0
     assert figures["loaded_resident_kb"].value >= figures["loaded_anonymous_kb"].value > 0
     assert figures["server_faults"].value >= figures["load_faults"].value > 0
 
 
-@needs_gcc
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        ("byte", "The value of key 49 is not what was stored."),
-        ("lost", "to a read of key 49."),
-        ("undead", "to a delete of key 27."),
-        ("refuses", "to a store of key 49."),
-    ],
-)
+@pytest.mark.parametrize("protocol", SERVERS)
+@pytest.mark.parametrize(("fault", "says"), [
+    ("byte", "The value of key 49 is not what was stored."),
+    ("lost", "to a read of key 49."),
+    ("undead", "to a delete of key 27."),
+    ("refuses", "to a store of key 49."),
+])  # fmt: skip
 def test_wrong_data_fails_the_run(
     program: Path, protocol: str, fault: str, says: str, tmp_path: Path
 ) -> None:
-    done = run(program, protocol, fake(tmp_path, protocol), fault)
+    done = run_fake(program, protocol, tmp_path, fault)
     assert done.returncode == 1 and says in done.stderr
 
 
-@needs_gcc
 def test_a_save_that_fails(program: Path, tmp_path: Path) -> None:
-    done = run(program, "redis", fake(tmp_path, "redis"), "unsaved")
+    done = run_fake(program, "redis", tmp_path, "unsaved")
     assert (done.returncode, done.stderr) == (1, "store: The server could not save.\n")
 
 
-@needs_gcc
 def test_no_server(program: Path, tmp_path: Path) -> None:
     done = run(program, "redis", tmp_path)
     assert done.returncode == 1
@@ -91,28 +75,23 @@ def test_no_server(program: Path, tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "store: bin/redis-server did not start."
 
 
-@needs_gcc
 @pytest.mark.skipif(not prereq.which("redis-check-rdb"), reason="needs Redis")
 def test_the_real_redis(program: Path, tmp_path: Path) -> None:
-    script = repo_root() / "workloads/redis/collect.sh"
-    subprocess.run(["sh", script, "redis-server", "/", tmp_path], check=True)
+    subprocess.run(["sh", WORKLOADS / "redis/collect.sh", "redis-server", "/", tmp_path], check=True)
     assert (tmp_path / "lib/libc.so.6").exists()
     done = run(program, "redis", tmp_path, keys=2000)
     assert done.returncode == 0, done.stderr
 
 
 def test_collecting_what_is_not_there(tmp_path: Path) -> None:
-    script = repo_root() / "workloads/redis/collect.sh"
-    done = subprocess.run(
-        ["sh", script, "nosuch", "/", tmp_path], capture_output=True, text=True, check=False
-    )
+    done = execute("sh", WORKLOADS / "redis/collect.sh", "nosuch", "/", tmp_path)
     assert done.returncode == 1 and done.stderr == "collect.sh: There is no nosuch.\n"
 
 
 class Apt:
     """apt-get and dpkg-deb as far as debian.py uses them; fails the first ``failures`` times."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> None:
+    def __init__(self, monkeypatch: Patch, failures: int = 0) -> None:
         self.log: list[str] = []
         self.failures = failures
         monkeypatch.setattr(debian.proc, "run", self.run)
@@ -122,9 +101,7 @@ class Apt:
     def run(self, argv: list[str | Path], **_: object) -> None:
         self.log.append(str(argv[0]) + (" update" if "update" in argv else ""))
         if argv[0] == "dpkg-deb":
-            assert isinstance(argv[-1], Path)
-            (argv[-1] / "usr/bin").mkdir(parents=True, exist_ok=True)
-            (argv[-1] / "usr/bin/served").write_text("")
+            write_files(Path(argv[-1]), {"usr/bin/served": ""})
         elif "update" not in argv:
             assert "--download-only" in argv and argv[-1] == "serverd"
             if self.failures:
@@ -134,7 +111,7 @@ class Apt:
             Path(where.partition("=")[2], "serverd.deb").write_text("")
 
 
-def test_packages_are_unpacked_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_are_unpacked_once(cache: Cache, monkeypatch: Patch) -> None:
     apt = Apt(monkeypatch, failures=1)
     root = debian.root({"served": "serverd"}, cache)
     assert (root / "usr/bin/served").exists() and not (root / "archives").exists()
@@ -144,7 +121,7 @@ def test_packages_are_unpacked_once(cache: Cache, monkeypatch: pytest.MonkeyPatc
         debian.root({"other": "serverd"}, cache)
 
 
-def test_packages_that_cannot_be_had(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_cannot_be_had(cache: Cache, monkeypatch: Patch) -> None:
     Apt(monkeypatch, failures=2)
     with pytest.raises(UsageError, match="serverd could not be fetched: there is no network"):
         debian.root({"served": "serverd"}, cache)

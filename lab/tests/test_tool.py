@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from guests import Capture, Patch, write_files
 from quell import build, engine, packages, prereq, presets, tool, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
@@ -35,28 +37,23 @@ mkdir -p "$out"
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    top = tmp_path / "some_thing-1.5"
-    top.mkdir()
-    (top / "main.c").write_text("int main(void) { return 0; }\n")
+    write_files(tmp_path, {"some_thing-1.5/main.c": "int main(void) { return 0; }\n"})
     path = tmp_path / "some_thing-1.5.tar.gz"
-    subprocess.run(["tar", "-czf", path, "-C", tmp_path, top.name], check=True)
+    subprocess.run(["tar", "-czf", path, "-C", tmp_path, "some_thing-1.5"], check=True)
     return path
 
 
 @pytest.fixture
-def wanted(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> tool.Tool:
+def wanted(tmp_path: Path, archive: Path, monkeypatch: Patch) -> tool.Tool:
     monkeypatch.setattr(prereq, "ensure", lambda items: None)
     monkeypatch.delenv("SOME_THING", raising=False)
-    folder = tmp_path / "workload"
-    folder.mkdir()
-    (folder / "CMakeLists.txt").write_text("project(hello)\n")
+    folder = write_files(tmp_path / "workload", {"CMakeLists.txt": "project(hello)\n"})
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     return tool.Tool("hello", "some-thing", "1.5", digest, "SOME_THING", folder)
 
 
 def test_fetched_and_built_once(
-    wanted: tool.Tool, archive: Path, cache: Cache, fake_program: Fake,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    wanted: tool.Tool, archive: Path, cache: Cache, fake_program: Fake, monkeypatch: Patch, capsys: Capture
 ) -> None:  # fmt: skip
     asked: list[str] = []
 
@@ -92,49 +89,41 @@ def test_a_build_that_fails_leaves_nothing(
     assert not list(cache.data.iterdir())
 
 
-def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*args: object, **options: object) -> None:
-        raise QuellError("pip failed", detail="NewConnectionError")
-
-    monkeypatch.setattr(packages.proc, "run", run)
+def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: Patch) -> None:
+    failed = QuellError("pip failed", detail="NewConnectionError")
+    monkeypatch.setattr(packages.proc, "run", Mock(side_effect=failed))
     with pytest.raises(UsageError, match="could not be fetched from PyPI .is there a network") as e:
         tool.fetch(wanted, cache)
     assert e.value.detail == "NewConnectionError" and e.value.exit_code == 2
     assert not list(cache.downloads.glob("some*"))
 
 
-def test_own_program(
-    wanted: tool.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_program(wanted: tool.Tool, tmp_path: Path, monkeypatch: Patch) -> None:
     assert wanted.own_program() is None
-    own = tmp_path / "llama-completion"
+    own, text = tmp_path / "llama-completion", tmp_path / "text"
+    text.touch(0o644)
+    for path, says in (
+        (own, "SOME_THING names .*llama-completion, which does not ex"),
+        (text, "which is no program that can be run"),
+        (tmp_path, "which is no program"),
+    ):
+        monkeypatch.setenv("SOME_THING", str(path))
+        with pytest.raises(UsageError, match=says) as caught:
+            wanted.own_program()
+        assert caught.value.exit_code == 2
+    own.touch(0o755)
     monkeypatch.setenv("SOME_THING", str(own))
-    with pytest.raises(UsageError, match="SOME_THING names .*llama-completion, which does not ex"):
-        wanted.own_program()
-    own.write_text("#!/bin/sh\n")
-    own.chmod(0o644)
-    with pytest.raises(UsageError, match="which is no program that can be run") as caught:
-        wanted.own_program()
-    assert caught.value.exit_code == 2
-    own.chmod(0o755)
     assert wanted.own_program() == own.absolute()
-    monkeypatch.setenv("SOME_THING", str(tmp_path))
-    with pytest.raises(UsageError, match="which is no program"):
-        wanted.own_program()
 
 
-def test_own_program_is_looked_at_before_anything_is_built(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_program_is_looked_at_before_anything_is_built(cache: Cache, monkeypatch: Patch) -> None:
     monkeypatch.setattr(build, "for_sides", lambda *a: pytest.fail("built"))
     monkeypatch.setenv("QUELL_LLAMA", "/nonexistent/llama-completion")
     with pytest.raises(UsageError, match="QUELL_LLAMA names /nonexistent/llama-completion"):
         engine.compare(engine.Request(sides=presets.load("compare").sides, workloads=["llm"]), cache)
 
 
-def test_the_tool_in_a_workload(
-    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tool_in_a_workload(tmp_path: Path, cache: Cache, monkeypatch: Patch) -> None:
     llm = workload.load(repo_root() / "workloads" / "llm")
     assert llm.tool is not None and (llm.folder / "CMakeLists.txt").exists()
     llm = replace(llm, sources=(), data=None, argv=("{tool}", "-n", "1"))
@@ -144,8 +133,7 @@ def test_the_tool_in_a_workload(
     ready = workload.prepare(llm, llm.memory, cache, {})
     assert ready.argv[0] == "/run/quell/bin/generate" and ready.programs == (built,)
     own = tmp_path / "own"
-    own.write_text("#!/bin/sh\n")
-    own.chmod(0o755)
+    own.touch(0o755)
     monkeypatch.setenv("QUELL_LLAMA", str(own))
     monkeypatch.setattr(tool, "build", lambda wanted, cache: pytest.fail("built"))
     ready = workload.prepare(llm, llm.memory, cache, {})

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from guests import Capture, Patch, lab_env
 from quell import cli, procfs
 from quell.commands import top
 from quell.errors import UsageError
@@ -26,6 +28,7 @@ from quell.top import sources, tracefs
 from quell.top.sample import Task
 
 DATA = Path(__file__).parent / "data"
+_wait = Mock(return_value=False)  # the user does not stop it
 HIST = (DATA / "top-hist.txt").read_text().replace("Dropped: 5", "Dropped: 0")
 PIPE = (DATA / "top-trace-pipe.txt").read_text()
 LAB = repo_root() / "lab"
@@ -71,7 +74,7 @@ class FakeTracefs:
 
 
 @pytest.fixture
-def still(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+def still(monkeypatch: Patch) -> Counter[int]:
     """Interrupt counts that only the test moves."""
     counts = Counter({0: 10, 1: 20})
     monkeypatch.setattr(sources, "interrupts", lambda: Counter(counts))
@@ -80,20 +83,11 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 @pytest.fixture
-def fake(still: Counter[int], monkeypatch: pytest.MonkeyPatch) -> FakeTracefs:
+def fake(still: Counter[int], monkeypatch: Patch) -> FakeTracefs:
     """``top`` on a machine without histograms."""
     one = FakeTracefs(lacks="hist", pipe=PIPE)
-
-    @contextmanager
-    def session() -> Iterator[FakeTracefs]:
-        yield one
-
-    monkeypatch.setattr(sources, "session", session)
+    monkeypatch.setattr(sources, "session", lambda: nullcontext(one))
     return one
-
-
-def _wait(seconds: float) -> bool:
-    return False
 
 
 def test_hist_counts_the_difference(still: Counter[int]) -> None:
@@ -105,7 +99,7 @@ def test_hist_counts_the_difference(still: Counter[int]) -> None:
     still[1] += 30
     found = source.collect(0.05, _wait)
     assert (found.sent, found.received[1], found.interrupts, found.targets) == (30, 30, 30, None)
-    (flush,) = found.flushes
+    [flush] = found.flushes
     assert flush.task == Task(4242, "my prog, x]") and flush.ranged
     assert found.victims == {Task(4243, "spinner"): 10}
 
@@ -132,7 +126,7 @@ def test_hist_without_buckets_and_refused(still: Counter[int]) -> None:
         sources.Hist(FakeTracefs(lacks="hist"))  # type: ignore
 
 
-def test_events_scale_a_sample(still: Counter[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_scale_a_sample(still: Counter[int], monkeypatch: Patch) -> None:
     source = sources.Events(FakeTracefs(pipe=PIPE))  # type: ignore
     source.start()
     source.rate = 1e6
@@ -150,11 +144,8 @@ def test_events_scale_a_sample(still: Counter[int], monkeypatch: pytest.MonkeyPa
     assert found.targets == {Task(99, "<...>"): pytest.approx(4 * (4 + 8) / 4)}
 
 
-def test_no_shootdowns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(text: str, label: str) -> dict[int, int]:
-        raise ValueError
-
-    monkeypatch.setattr(procfs, "interrupts", none)
+def test_no_shootdowns_are_counted(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(procfs, "interrupts", Mock(side_effect=ValueError))
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(UsageError, match="arm64"), ExitStack() as stack:
         sources.choose("auto", stack)
@@ -164,46 +155,34 @@ def test_no_shootdowns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ("uid", "words"), [(1000, "needs root (CAP_SYS_ADMIN): sudo ./quell top"), (0, "to root here")]
 )
 def test_without_permission(
-    uid: int,
-    words: str,
-    still: Counter[int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    uid: int, words: str, still: Counter[int], monkeypatch: Patch, capsys: Capture
 ) -> None:
-    def denied(path: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
     monkeypatch.setattr(tracefs, "_mounted", lambda: Path("/none"))
-    monkeypatch.setattr(tracefs, "_open", denied)
+    monkeypatch.setattr(tracefs, "_open", Mock(side_effect=PermissionError(13, "Permission denied")))
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert cli.main(["top", "--once"]) == 2
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (["--interval", "0"], 2, "--interval is 0.1 to 3600"),
-        (["--interval", "nan"], 2, "--interval is 0.1 to 3600"),
-        (["--source", "magic"], 2, "there is no"),
-        (["--source", "hist"], 2, "hist: this kernel lacks CONFIG_HIST_TRIGGERS"),
-        (["--once", "--", "true"], 2, "--once is not for a command"),
-        (["--json", "--folded"], 2, "exclude each other"),
-        (["--pid", "999999999"], 2, "there is no process 999999999"),
-        (["--", "nosuchcmd"], 127, "quell: nosuchcmd: command not found\n"),
-        (["--", "/no/such/program"], 127, "quell: /no/such/program: command not found\n"),
-        (["--", "/etc/passwd"], 126, "quell: /etc/passwd: not an executable file\n"),
-    ],
-)
-def test_bad_usage(
-    args: list[str], code: int, words: str, fake: FakeTracefs, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("args", "code", "words"), [
+    (["--interval", "0"], 2, "--interval is 0.1 to 3600"),
+    (["--interval", "nan"], 2, "--interval is 0.1 to 3600"),
+    (["--source", "magic"], 2, "there is no"),
+    (["--source", "hist"], 2, "hist: this kernel lacks CONFIG_HIST_TRIGGERS"),
+    (["--once", "--", "true"], 2, "--once is not for a command"),
+    (["--json", "--folded"], 2, "exclude each other"),
+    (["--pid", "999999999"], 2, "there is no process 999999999"),
+    (["--", "nosuchcmd"], 127, "quell: nosuchcmd: command not found\n"),
+    (["--", "/no/such/program"], 127, "quell: /no/such/program: command not found\n"),
+    (["--", "/etc/passwd"], 126, "quell: /etc/passwd: not an executable file\n"),
+])  # fmt: skip
+def test_bad_usage(args: list[str], code: int, words: str, fake: FakeTracefs, capsys: Capture) -> None:
     assert cli.main(["top", *args]) == code
     told = capsys.readouterr().err
     assert words in told and len(told.splitlines()) == 1
 
 
-def test_once(fake: FakeTracefs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once(fake: FakeTracefs, capsys: Capture) -> None:
     argv = ["top", "--once", "--interval", "0.1"]
     assert cli.main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -216,7 +195,7 @@ def test_once(fake: FakeTracefs, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^dt;sys_madvise;do_madvise;\S+ \d+$", told.out, re.M) and "shootdowns" in told.err
 
 
-def test_pid(fake: FakeTracefs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pid(fake: FakeTracefs, capsys: Capture) -> None:
     own = os.getpid()
     fake.files["pipe"] = PIPE.replace("-10472 ", f"-{own} ")
     assert cli.main(["top", "--once", "--json", "--interval", "0.1", "--pid", str(own)]) == 0
@@ -225,7 +204,7 @@ def test_pid(fake: FakeTracefs, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["causes"][0]["cause"] == "madvise-other" and found["receivers"]["processes"] is None
 
 
-def test_command(fake: FakeTracefs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_command(fake: FakeTracefs, capfd: Capture) -> None:
     assert cli.main(["top", "--json", "--", "sh", "-c", "echo out; exit 7"]) == 7
     told = capfd.readouterr()
     assert json.loads(told.out)["shootdowns"] > 0 and "out" in told.err
@@ -235,32 +214,25 @@ def test_command(fake: FakeTracefs, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_stop() -> None:
-    stop = top.Stop()
     mine, theirs = os.pipe()
-    stop.keys = mine
-    os.write(theirs, b"x")
-    assert not stop.wait(0.05)
-    os.write(theirs, b"q")
-    assert stop.wait(5)
-    with pytest.raises(KeyboardInterrupt):
-        stop.interrupt(signal.SIGINT, None)
-    stop.close()
-    stop = top.Stop()
-    stop.keys = mine
-    os.close(theirs)  # the terminal is gone
-    assert not stop.wait(0.05)
-    assert stop.keys is None
-    stop.close()
+    with closing(top.Stop()) as stop:
+        stop.keys = mine
+        os.write(theirs, b"x")
+        assert not stop.wait(0.05)
+        os.write(theirs, b"q")
+        assert stop.wait(5)
+        with pytest.raises(KeyboardInterrupt):
+            stop.interrupt(signal.SIGINT, None)
+    with closing(top.Stop()) as stop:
+        stop.keys = mine
+        os.close(theirs)  # the terminal is gone
+        assert not stop.wait(0.05) and stop.keys is None
     os.close(mine)
 
 
 @pytest.mark.parametrize(("no_color", "bold"), [("", True), ("1", False)])
 def test_no_color_is_not_bold(
-    no_color: str,
-    bold: bool,
-    fake: FakeTracefs,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    no_color: str, bold: bool, fake: FakeTracefs, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm")
@@ -278,9 +250,8 @@ from quell import cli
 try: cli.main(["top", "--help"])
 except SystemExit: print(*(one.__file__ for name, one in sys.modules.items() if "quell" in name), sep="\\n")
 """
-    argv = [sys.executable, "-I", "-S", "-B", "-c", script, str(LAB)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    files = [line for line in done.stdout.splitlines() if line.endswith(".py")]
+    said = subprocess.check_output([sys.executable, "-I", "-S", "-B", "-c", script, str(LAB)], text=True)
+    files = [line for line in said.splitlines() if line.endswith(".py")]
     assert any(file.endswith("top/tracefs.py") for file in files)
     for file in files:
         ast.parse(Path(file).read_text(), feature_version=(3, 9))
@@ -310,31 +281,28 @@ def _instances(pid: int) -> list[Path]:
         return list((root / "instances").glob(f"quell-{pid}-*"))
 
 
-def _gone(pid: int, seconds: float = 8) -> bool:
+def _comes(happened: Callable[[], bool], seconds: float) -> bool:
     until = time.monotonic() + seconds
-    while _instances(pid):
-        if time.monotonic() > until:
-            return False
+    while not (done := happened()) and time.monotonic() < until:
         time.sleep(0.05)
-    return True
+    return done
+
+
+def _gone(pid: int) -> bool:
+    return _comes(lambda: not _instances(pid), 8)
 
 
 @contextmanager
 def running() -> Iterator[subprocess.Popen[bytes]]:
     """./quell top on its way."""
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "quell", "top", "--json", "--source", "events"],
-        env={**os.environ, "PYTHONPATH": str(LAB)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+        [sys.executable, "-P", "-m", "quell", "top", "--json", "--source", "events"], env=lab_env(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as under nohup
-    )
+    )  # fmt: skip
     try:
-        until = time.monotonic() + 20
-        while len(_instances(child.pid)) < 2:
-            assert child.poll() is None and time.monotonic() < until
-            time.sleep(0.05)
+        assert _comes(lambda: len(_instances(child.pid)) >= 2 or child.poll() is not None, 20)
+        assert child.poll() is None
         time.sleep(0.3)  # into the first interval
         yield child
     finally:
@@ -364,16 +332,15 @@ def test_leaves_tracefs_as_it_was(number: signal.Signals, code: int) -> None:
 
 @real
 def test_killed_with_its_guard_is_swept_by_the_next() -> None:
-    script = (
-        "import os, signal\n"
-        "from quell.top.tracefs import session\n"
-        "with session() as one:\n"
-        "    one.instance('left')\n"
-        "    one.guard.kill()\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(LAB)}
-    child = subprocess.Popen([sys.executable, "-P", "-c", script], env=env)
+    script = """
+import os, signal
+from quell.top.tracefs import session
+with session() as one:
+    one.instance("left")
+    one.guard.kill()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    child = subprocess.Popen([sys.executable, "-P", "-c", script], env=lab_env())
     child.wait()
     assert _instances(child.pid)
     with tracefs.session() as one:

@@ -7,11 +7,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from guests import write_files
 from quell.paths import repo_root
 from quell.top import report, view
 from quell.top.causes import CAUSES
@@ -32,44 +34,36 @@ def snapshot(
     flushes = {Flush(a, KSWAPD, False): reclaim, Flush(b, MPROTECT, True): mprotect}
     flushes[Flush(c, EXIT, False)] = exits
     return Snapshot(
-        1.0,
-        2 * sent,
-        Counter({0: sent, 1: sent}),
-        Counter({key: n for key, n in flushes.items() if n}),
+        1.0, 2 * sent, Counter({0: sent, 1: sent}), Counter({key: n for key, n in flushes.items() if n}),
         targets=Counter({a: 2 * reclaim, b: 2 * mprotect}),
         victims=Counter({Task(0, "<idle>"): sent, b: sent}),
-        timing=Timing(2e-6 * 100, 100, wait * 50, 50, 50),
-        vmstat=Counter(vmstat),
-    )
+        timing=Timing(2e-6 * 100, 100, wait * 50, 50, 50), vmstat=Counter(vmstat),
+    )  # fmt: skip
 
 
 def built(
-    one: Snapshot,
-    switches: Mapping[str, bool] | None = None,
-    proc: Path = Path("/nonexistent"),
+    one: Snapshot, switches: Mapping[str, bool] | None = None, proc: str | Path = "/nonexistent",
     process: Task | None = None,
-) -> dict[str, Any]:
-    names = report.Names(proc)
+) -> dict[str, Any]:  # fmt: skip
+    names = report.Names(Path(proc))
     return report.build(one, SOURCE, names, process=process, cpus=4, switches=lambda: switches)
 
 
 def test_figures(tmp_path: Path) -> None:
-    for pid, comm, tgid in ((7, "worker", 6), (6, "server", 6)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / f"{pid}/status").write_text(f"Name:\t{comm}\nTgid:\t{tgid}\n")
-        (tmp_path / f"{pid}/comm").write_text(f"{comm}\n")
+    for pid, comm in ((7, "worker"), (6, "server")):
+        status = f"Name:\t{comm}\nTgid:\t6\n"
+        write_files(tmp_path / str(pid), {"status": status, "comm": f"{comm}\n"})
     found = built(snapshot(3000, 1000, 6000), proc=tmp_path)
     assert found["shootdowns"] == 10000 and found["interrupts"] == 8000
     assert found["for_ranges"] == 1000 and found["cpus_per_shootdown"] == 0.8
     # In the order of interrupts.
-    assert [row["cause"] for row in found["causes"]] == ["reclaim-kswapd", "mprotect", "exit"]
-    assert [row["share"] for row in found["causes"]] == [0.3, 0.1, 0.6]
-    assert [row["interrupts_share"] for row in found["causes"]] == [0.75, 0.25, 0]
+    assert [(row["cause"], row["share"], row["interrupts_share"]) for row in found["causes"]] == [
+        ("reclaim-kswapd", 0.3, 0.75), ("mprotect", 0.1, 0.25), ("exit", 0.6, 0),
+    ]  # fmt: skip
     first, second, _ = found["processes"]
     assert (first["pid"], first["comm"], first["interrupts"]) == (5, "kswapd0", 6000)
-    assert (second["pid"], second["comm"]) == (6, "server")
+    assert (second["pid"], second["comm"], second["causes"]) == (6, "server", {"mprotect": 1000})
     assert [(row["tid"], row["comm"]) for row in second["threads"]] == [(7, "worker")]
-    assert second["causes"] == {"mprotect": 1000}
     hit = {row["comm"]: row["interrupts"] for row in found["receivers"]["processes"]}
     assert hit == {"(idle)": 4000, "server": 4000}
     json.dumps(found)
@@ -78,28 +72,22 @@ def test_figures(tmp_path: Path) -> None:
 def test_time_lost() -> None:
     lost = report.lost_time(snapshot(10000), 4)
     # 20000 interrupts of 2 us and 10000 waits of 10 us, of 4 s.
-    assert lost["receivers_share"] == pytest.approx(0.01)
-    assert lost["senders_share"] == pytest.approx(0.025)
-    assert lost["share"] == pytest.approx(0.035)
+    shares = [lost[name] for name in ("receivers_share", "senders_share", "share")]
+    assert shares == pytest.approx([0.01, 0.025, 0.035])
     assert not lost["assumed"] and "2.00 us" in lost["method"]
-    one = snapshot(10000)
-    one.timing = Timing()
-    lost = report.lost_time(one, 4)
+    lost = report.lost_time(replace(snapshot(10000), timing=Timing()), 4)
     assert lost["assumed"] and lost["senders_share"] is None and lost["share"] == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(
-    ("one", "mechanism", "words"),
-    [
-        (Snapshot(seconds=1), None, "0 TLB shootdowns, 0 interrupts: nothing"),
-        (snapshot(3), None, "3 TLB shootdowns, 6 interrupts: nothing"),
-        (snapshot(200, wait=0), None, "not a problem. 100 % of the interrupts come from reclaim (kswapd)."),
-        (snapshot(10000, 1000), "luf", "91 % of the interrupts have causes that Quell's lazy unmap flush"),
-        (snapshot(10000, pgsteal_anon=9, pgsteal_file=1), "writeout_batch", "and saves at most 3.2 % of"),
-        (snapshot(10000, pgsteal_anon=5, pgsteal_file=5), "luf", "and saves at most 1.8 % of"),
-        (snapshot(0, 10000), "early_ack", "and saves at most 2.5 % of"),
-    ],
-)
+@pytest.mark.parametrize(("one", "mechanism", "words"), [
+    (Snapshot(seconds=1), None, "0 TLB shootdowns, 0 interrupts: nothing"),
+    (snapshot(3), None, "3 TLB shootdowns, 6 interrupts: nothing"),
+    (snapshot(200, wait=0), None, "not a problem. 100 % of the interrupts come from reclaim (kswapd)."),
+    (snapshot(10000, 1000), "luf", "91 % of the interrupts have causes that Quell's lazy unmap flush"),
+    (snapshot(10000, pgsteal_anon=9, pgsteal_file=1), "writeout_batch", "and saves at most 3.2 % of"),
+    (snapshot(10000, pgsteal_anon=5, pgsteal_file=5), "luf", "and saves at most 1.8 % of"),
+    (snapshot(0, 10000), "early_ack", "and saves at most 2.5 % of"),
+])  # fmt: skip
 def test_verdict(one: Snapshot, mechanism: str | None, words: str) -> None:
     verdict = built(one)["verdict"]
     assert verdict["mechanism"] == mechanism and verdict["mends"] is (mechanism is not None)
@@ -107,13 +95,10 @@ def test_verdict(one: Snapshot, mechanism: str | None, words: str) -> None:
 
 
 def test_verdict_on_causes_that_quell_leaves() -> None:
-    one = snapshot(0, 100, 10000)
-    one.targets = Counter({Task(9, "sh"): 20000})
+    one = replace(snapshot(0, 100, 10000), targets=Counter({Task(9, "sh"): 20000}))
     sentence = built(one)["verdict"]["sentence"]
     assert "100 % of the interrupts come from exit, exec. Quell leaves these as they are." in sentence
-    one = snapshot(0, 10000)
-    one.timing = Timing(2e-6, 1)
-    verdict = built(one)["verdict"]
+    verdict = built(replace(snapshot(0, 10000), timing=Timing(2e-6, 1)))["verdict"]
     assert verdict["gain_max"] is None and "waits for these, which are not known here" in verdict["sentence"]
 
 
@@ -142,10 +127,9 @@ def test_stacks() -> None:
         "kswapd0;kswapd;shrink_folio_list;try_to_unmap_flush;native_flush_tlb_multi 3",
         "sh:?[2J;exit_mmap;native_flush_tlb_multi 2",
     ]
-    one.flushes[Flush(Task(9, "x"), ("native_flush_tlb_multi", "new_function"), False)] = 4
-    assert built(one)["unknown_stacks"] == [
-        {"shootdowns": 4, "stack": ["native_flush_tlb_multi", "new_function"]}
-    ]
+    stack = ("native_flush_tlb_multi", "new_function")
+    one.flushes[Flush(Task(9, "x"), stack, False)] = 4
+    assert built(one)["unknown_stacks"] == [{"shootdowns": 4, "stack": list(stack)}]
 
 
 def many() -> Snapshot:
@@ -175,8 +159,8 @@ def test_screen(one: Snapshot) -> None:
 def test_verdict_and_table_are_of_the_same_quantity() -> None:
     """Shares of interrupts where the kernel tells them, else of shootdowns; exit interrupts no CPU."""
     one = snapshot(3000, 1000, 6000)
-    for targets, of, share in ((one.targets, "interrupts", "75 %"), (None, "shootdowns", "30 %")):
-        one.targets = targets
-        lines = view.render(built(one), 200, 12)
+    unknown = replace(one, targets=None)
+    for which, of, share in ((one, "interrupts", "75 %"), (unknown, "shootdowns", "30 %")):
+        lines = view.render(built(which), 200, 12)
         assert f"{share} of the {of} have causes" in lines[1]
         assert any(re.match(rf" *{share} .*reclaim \(kswapd\) \[luf", line) for line in lines)

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from checks import torture
+from guests import Patch, guest_result
 from quell import machine, watch
 from quell.paths import Cache
 
@@ -29,32 +31,27 @@ BY_LEDGER = "# VIOLATION: by ledger after 0.050 s\n"
 LEDGER = "[    3.1] luf_debug: VIOLATION: a frame is freed: mm 0001 address 0x7f, CPUs 1\r\n"
 END = "[   64.0] luf_torture: End of test: SUCCESS\r\n"
 LOCKUP = "[   40.0] watchdog: BUG: soft lockup - CPU#0 stuck for 23s!"
-
-
 HALF = "luf_torture: VIOLATION: word 3 of frame 4711 (order 0) is 0, not f4\r\n"
 FOCUSED = "not ok 3 luf_stale write: 9 reads, 2 stale\n# VIOLATION: by luf_stale after 1.20 s\n"
 GAVE_UP = "Bail out! swapon: Cannot allocate memory\n# VIOLATION: by rmap_batch after 0.30 s\n"
 
 
-@pytest.mark.parametrize(
-    ("stdout", "console", "oops", "by", "what", "seconds"),
-    [
-        (GOOD, END, [], "", "", 0),
-        (STALE, END, [], "user half", "write, shared paged out", 0.12),
-        (FOCUSED, END, [], "luf_stale", "luf_stale write: 9 reads, 2 stale", 1.2),
-        # The first to find it counts.
-        (BY_LEDGER + STALE, LEDGER, [], "ledger", "a frame is freed", 0.05),
-        (BY_LEDGER.replace("0.050", "0.500") + STALE, LEDGER, [], "user half", "write", 0.12),
-        # The console counts even if the program saw nothing.
-        (GOOD, LEDGER, [], "ledger", "a frame is freed", 0),
-        (GOOD, HALF, [], "kernel half", "word 3", 0),
-        # A crash counts, a slow host does not.
-        ("", "", ["kernel BUG at mm/page_table_check.c:100!"], "crash", "kernel BUG", 0),
-        (GOOD, "", [LOCKUP], "", "", 0),
-        # A test that gives up has found nothing.
-        (GAVE_UP, END, [], "", "", 0),
-    ],
-)
+@pytest.mark.parametrize(("stdout", "console", "oops", "by", "what", "seconds"), [
+    (GOOD, END, [], "", "", 0),
+    (STALE, END, [], "user half", "write, shared paged out", 0.12),
+    (FOCUSED, END, [], "luf_stale", "luf_stale write: 9 reads, 2 stale", 1.2),
+    # The first to find it counts.
+    (BY_LEDGER + STALE, LEDGER, [], "ledger", "a frame is freed", 0.05),
+    (BY_LEDGER.replace("0.050", "0.500") + STALE, LEDGER, [], "user half", "write", 0.12),
+    # The console counts even if the program saw nothing.
+    (GOOD, LEDGER, [], "ledger", "a frame is freed", 0),
+    (GOOD, HALF, [], "kernel half", "word 3", 0),
+    # A crash counts, a slow host does not.
+    ("", "", ["kernel BUG at mm/page_table_check.c:100!"], "crash", "kernel BUG", 0),
+    (GOOD, "", [LOCKUP], "", "", 0),
+    # A test that gives up has found nothing.
+    (GAVE_UP, END, [], "", "", 0),
+])  # fmt: skip
 def test_who_finds_it(stdout: str, console: str, oops: list[str], by: str, what: str, seconds: float) -> None:
     outcome = torture.read_outcome(stdout, console, oops)
     assert (outcome.by, outcome.seconds) == (by, pytest.approx(seconds)) and outcome.what.startswith(what)
@@ -62,42 +59,29 @@ def test_who_finds_it(stdout: str, console: str, oops: list[str], by: str, what:
     assert (outcome.reads, outcome.rate) == (1000, 500) or stdout != GOOD
 
 
-@pytest.mark.parametrize(
-    ("stdout", "console", "problem"),
-    [
-        (GOOD, END.replace("SUCCESS", "FAILURE"), "kernel half: End of test: FAILURE"),
-        (GOOD, "WARNING: possible circular locking dependency\n", "console: WARNING: possible circular locking dependency"),
-        (GAVE_UP, END, "rmap_batch gave up: swapon: Cannot allocate memory"),
-        (BY_LEDGER, END, "ledger gave up: it said nothing"),
-    ],
-)
+@pytest.mark.parametrize(("stdout", "console", "problem"), [
+    (GOOD, END.replace("SUCCESS", "FAILURE"), "kernel half: End of test: FAILURE"),
+    (GOOD, "WARNING: possible circular locking\n", "console: WARNING: possible circular locking"),
+    (GAVE_UP, END, "rmap_batch gave up: swapon: Cannot allocate memory"),
+    (BY_LEDGER, END, "ledger gave up: it said nothing"),
+])  # fmt: skip
 def test_problems(stdout: str, console: str, problem: str) -> None:
     assert torture.read_outcome(stdout, console).problems == (problem,)
 
 
-class _Guests:
-    """Answers boots with the list of mutations, and the output of each torture."""
-
-    def __init__(self, said: dict[str, str | Exception], mutants: str) -> None:
-        self.said = said
-        self.mutants = mutants
-
-    def __call__(
-        self, image: Path, script: Sequence[str], *, append: Sequence[str] = (), **_: Any
-    ) -> machine.GuestResult:
-        text: str | Exception = self.mutants
-        if script[0] != "cat":
-            mutants = [word.partition("=")[2] for word in append if "mutant=" in word]
-            text = self.said[mutants[0] if mutants else "none"]
-        if isinstance(text, Exception):
-            raise text
-        return machine.GuestResult(0, text, "", END, 1.0)
-
-
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make(said: dict[str, str | Exception], mutants: str) -> torture.Bench:
-        monkeypatch.setattr(machine, "run_script", _Guests(said, mutants))
+def bench(tmp_path: Path, monkeypatch: Patch) -> Any:
+    """Guests that answer boots with the list of mutations, and the output of each torture."""
+
+    def make(said: dict[str, str | Exception], listed: str = "") -> torture.Bench:
+        def boot(_image: Path, script: Sequence[str], *, append: Sequence[str] = (), **_: Any) -> object:
+            mutants = [word.partition("=")[2] for word in append if "mutant=" in word]
+            text = listed if script[0] == "cat" else said[mutants[0] if mutants else "none"]
+            if isinstance(text, Exception):
+                raise text
+            return guest_result(text, END)
+
+        monkeypatch.setattr(machine, "run_script", boot)
         return torture.Bench(tmp_path / "image", tmp_path / "program", tmp_path / "disk", Cache(tmp_path))
 
     return make
@@ -120,31 +104,25 @@ def test_every_mutation_has_a_test() -> None:
     assert all(attack.variant in ("", "zswap", *torture.VARIANTS) for attack in torture.INTACT)
 
 
-def test_mutant_that_a_unit_test_finds(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def boot(_image: Path, _script: Sequence[str], **kwargs: Any) -> machine.GuestResult:
-        asked.append(kwargs["append"])
-        console = "[    0.41]     ok 1 rmap_file_test\n[    0.42]     not ok 2 rmap_migrate_test\n"
-        said = "# VIOLATION: by KUnit after 0.03 s\n"
-        return machine.GuestResult(1, said, "", console, 1.0)
-
-    ready = bench({}, "")
+def test_mutant_that_a_unit_test_finds(bench: Any, monkeypatch: Patch) -> None:
+    console = "[    0.41]     ok 1 rmap_file_test\n[    0.42]     not ok 2 rmap_migrate_test\n"
+    boot = Mock(return_value=guest_result("# VIOLATION: by KUnit after 0.03 s\n", console, code=1))
+    ready = bench({})
     monkeypatch.setattr(machine, "run_script", boot)
     case = ready.mutant("RMAP_B")
     assert case.status == "passed" and "KUnit" in case.said and "rmap_migrate_test" in case.said
-    assert {"quell_mutants.mutant=RMAP_B", "kunit.filter_glob=rmap_batch"} <= set(asked[0])
+    append = boot.call_args_list[0].kwargs["append"]
+    assert {"quell_mutants.mutant=RMAP_B", "kunit.filter_glob=rmap_batch"} <= set(append)
 
 
-@pytest.mark.parametrize(
-    ("said", "status", "why"),
-    [(GOOD, "passed", ""), (STALE, "failed", "user half: write"), ("1..0 # SKIP no second node\n", "failed", "no ")],
-)
+@pytest.mark.parametrize(("said", "status", "why"), [
+    (GOOD, "passed", ""),
+    (STALE, "failed", "user half: write"),
+    ("1..0 # SKIP no second node\n", "failed", "no "),
+])  # fmt: skip
 def test_intact_kernel(said: str, status: str, why: str, bench: Any) -> None:
-    ready = bench({"none": said}, "")
-    cases = [
-        ready.focused(torture.INTACT[0]), ready.torture("intact", [], 9), ready.no_mutant("LUF"),
-    ]  # fmt: skip
+    ready = bench({"none": said})
+    cases = [ready.focused(torture.INTACT[0]), ready.torture("intact", [], 9), ready.no_mutant("LUF")]
     assert [case.status for case in cases] == [status] * 3
     assert all(case.why.startswith(why) for case in cases)
     if status == "passed":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from guests import Patch, write_files
 from quell import counters, debian, disks, engine, machine, workload
 from quell.errors import QuellError, UsageError
 from quell.frames import DATA_DIR, STAGE_DIR
@@ -35,16 +36,20 @@ argv = ["{program}", "{data}/data", "{bytes}"]
 timeout_s = 9
 """
 TOOL = "[tool]\nname='x'\npackage='y'\nversion='1'\nown='Z'\nsha256='" + "aa" * 32 + "'\n"
-PROGRAM = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
+PROGRAM = "int main(void) { return 0; }\n"
+needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "workloads" / "tiny"
-    path.mkdir(parents=True)
-    (path / "workload.toml").write_text(GOOD)
-    (path / "tiny.c").write_text(PROGRAM)
-    return path
+    return write_files(tmp_path / "workloads/tiny", {"workload.toml": GOOD, "tiny.c": PROGRAM})
+
+
+def load(folder: Path, old: str, new: str) -> workload.Workload:
+    """The workload ``folder`` with another description."""
+    assert old in GOOD
+    (folder / "workload.toml").write_text(GOOD.replace(old, new))
+    return workload.load(folder)
 
 
 def test_load(folder: Path) -> None:
@@ -52,43 +57,34 @@ def test_load(folder: Path) -> None:
     assert (tiny.name, tiny.version, tiny.memory, tiny.cpus) == ("tiny", 3, 64 * MIB, 1)
     assert tiny.timeout_s == 9 and tiny.data is not None
     assert tiny.data.bytes_for(100 * MIB) == MIB
+    sizes = [workload.Data((), size).bytes_for(256 * MIB) for size in ("4x", "64M")]
+    assert sizes == [1024 * MIB, 64 * MIB] and workload.Data(()).bytes_for(256 * MIB) == 0
 
 
-def test_sizes() -> None:
-    assert workload.Data((), "4x").bytes_for(256 * MIB) == 1024 * MIB
-    assert workload.Data((), "64M").bytes_for(256 * MIB) == 64 * MIB
-    assert workload.Data(()).bytes_for(256 * MIB) == 0
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ('name = "tiny"', 'name = "huge"', "name should be"),
-        ("version = 3", "version = 0", "version, cpus and timeout_s should be 1 or more"),
-        ("version = 3", "version = true", "Expected `int`, got `bool` - at `$.version`"),
-        ('summary = "Says how much it has"', "", "missing required field `summary`"),
-        ('memory = "64M"', 'memory = "lots"', "not a size"),
-        ('size = "0.01x"', 'size = "some"', "size should be"),
-        ('filesystem = "ext4"', 'filesystem = "vfat"', "Invalid enum value 'vfat'"),
-        ("timeout_s = 9", "timeout = 9", "[run]: there is no field timeout"),
-        ('matters = ["elapsed_s"]', "matters = 1", "at `$.matters`"),
-        ("version = 3", "version = 3\ndefault = 1", "at `$.default`"),
-        ('memory = "64M"', 'memory = "64M"\nnodes = ["64M"]', "memory should be left out"),
-        ('memory = "64M"', 'nodes = ["some"]', "not a size"),
-        ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "at `$.writes"),
-        ("cpus = 1", 'cpus = 1\nswap = "disk"', "Invalid enum value 'disk'"),
-        ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
-        ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
-        ("[guest]", "[tool]\nname = 'x'\n[guest]", "missing required field `package`"),
-        ("[guest]", TOOL.replace("aa", "xy") + "[guest]", "sha256 should be 64"),
-        ("[guest]", "[guest", "cannot be used"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "says"), [
+    ('name = "tiny"', 'name = "huge"', "name should be"),
+    ("version = 3", "version = 0", "version, cpus and timeout_s should be 1 or more"),
+    ("version = 3", "version = true", "Expected `int`, got `bool` - at `$.version`"),
+    ('summary = "Says how much it has"', "", "missing required field `summary`"),
+    ('memory = "64M"', 'memory = "lots"', "not a size"),
+    ('size = "0.01x"', 'size = "some"', "size should be"),
+    ('filesystem = "ext4"', 'filesystem = "vfat"', "Invalid enum value 'vfat'"),
+    ("timeout_s = 9", "timeout = 9", "[run]: there is no field timeout"),
+    ('matters = ["elapsed_s"]', "matters = 1", "at `$.matters`"),
+    ("version = 3", "version = 3\ndefault = 1", "at `$.default`"),
+    ('memory = "64M"', 'memory = "64M"\nnodes = ["64M"]', "memory should be left out"),
+    ('memory = "64M"', 'nodes = ["some"]', "not a size"),
+    ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "at `$.writes"),
+    ("cpus = 1", 'cpus = 1\nswap = "disk"', "Invalid enum value 'disk'"),
+    ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
+    ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
+    ("[guest]", "[tool]\nname = 'x'\n[guest]", "missing required field `package`"),
+    ("[guest]", TOOL.replace("aa", "xy") + "[guest]", "sha256 should be 64"),
+    ("[guest]", "[guest", "cannot be used"),
+])  # fmt: skip
 def test_bad_descriptions(folder: Path, old: str, new: str, says: str) -> None:
-    assert old in GOOD
-    (folder / "workload.toml").write_text(GOOD.replace(old, new))
     with pytest.raises(QuellError, match=re.escape(says)):
-        workload.load(folder)
+        load(folder, old, new)
 
 
 def test_unknown_workload_lists_the_known_ones(folder: Path) -> None:
@@ -96,8 +92,8 @@ def test_unknown_workload_lists_the_known_ones(folder: Path) -> None:
     with pytest.raises(UsageError, match="no workload 'huge'; the workloads are: tiny") as error:
         workload.select(["tiny,huge"], root)
     assert error.value.exit_code == 2
-    assert [w.name for w in workload.select([], root)] == ["tiny"]
-    assert [w.name for w in workload.select(["tiny,tiny", "tiny"], root)] == ["tiny"]
+    for names in ([], ["tiny,tiny", "tiny"]):
+        assert [w.name for w in workload.select(names, root)] == ["tiny"]
 
 
 def test_the_workloads_here_are_well_formed() -> None:
@@ -112,7 +108,7 @@ def test_the_default_set() -> None:
     assert [w.name for w in workload.select([])] == names
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+@needs_gcc
 @pytest.mark.parametrize("name", workload.known())
 def test_programs_compile_without_a_warning(name: str, tmp_path: Path) -> None:
     item = workload.load(repo_root() / "workloads" / name)
@@ -123,7 +119,7 @@ def test_programs_compile_without_a_warning(name: str, tmp_path: Path) -> None:
     subprocess.run(["gcc", *flags, "-o", tmp_path / name, *sources], check=True)
 
 
-def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     text = GOOD.replace("[run]", '[data.programs]\nserved = "serverd"\n[run]')
     (folder / "workload.toml").write_text(text.replace('"{bytes}"', '"{packages}"'))
     tiny = workload.load(folder)
@@ -131,13 +127,11 @@ def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.
     # A workload that uses another one's data has the same prerequisites.
     for item in (tiny, workload.load(other(folder, "twin", "tiny"))):
         assert [(one.need, one.package) for one in item.prerequisites()] == [("served", "serverd")]
-    program = tmp_path / "unpacked/usr/bin/served"
-    program.parent.mkdir(parents=True)
     monkeypatch.setattr(debian, "root", lambda programs, cache: tmp_path / "unpacked")
     monkeypatch.setattr(disks, "MAKERS", {"ext4": lambda image, root: image.write_text("")})
     images = []
     for version in ("1", "2"):
-        program.write_text(version)
+        write_files(tmp_path / "unpacked", {"usr/bin/served": version})
         prepared = workload.prepare(tiny, tiny.memory, Cache(tmp_path / "cache"), {})
         assert prepared.argv[-1] == str(tmp_path / "unpacked")
         images.append(prepared.data)
@@ -146,19 +140,16 @@ def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: pytest.
 
 def other(folder: Path, name: str, program: str, rest: str = "") -> Path:
     """A workload beside the one in ``folder``, with another one's program."""
-    path = folder.parent / name
-    path.mkdir()
     text = GOOD[: GOOD.index("[data]")].replace('"tiny"', f'"{name}"')
-    text = text.replace('sources = ["tiny.c"]', f'of = "{program}"')
-    text = text.replace("[guest]", rest + "[guest]")
-    (path / "workload.toml").write_text(text + '[run]\nargv = ["{program}", "-x"]\n')
-    return path
+    text = text.replace('sources = ["tiny.c"]', f'of = "{program}"').replace("[guest]", rest + "[guest]")
+    text += '[run]\nargv = ["{program}", "-x"]\n'
+    return write_files(folder.parent / name, {"workload.toml": text})
 
 
 def test_a_program_of_another_workload(folder: Path) -> None:
     tiny = workload.load(folder)
     same = workload.load(other(folder, "same", "tiny", "default = false\n"))
-    assert same.base == tiny and same.sources == tiny.sources and same.data == tiny.data
+    assert (same.base, same.sources, same.data) == (tiny, tiny.sources, tiny.data)
     assert [w.name for w in workload.select([], folder.parent)] == ["tiny"]
     assert [w.name for w in workload.select(["same"], folder.parent)] == ["same"]
     larger = other(folder, "larger", "tiny")
@@ -171,52 +162,46 @@ def test_a_program_of_another_workload(folder: Path) -> None:
 
 
 def test_nodes_and_writes(folder: Path) -> None:
-    text = GOOD.replace('memory = "64M"', 'nodes = ["64M", "192M"]\nwrites = {"/sys/x" = "1"}')
-    (folder / "workload.toml").write_text(text)
-    tiny = workload.load(folder)
+    tiny = load(folder, 'memory = "64M"', 'nodes = ["64M", "192M"]\nwrites = {"/sys/x" = "1"}')
     assert tiny.memory == 256 * MIB and tiny.writes == {"/sys/x": "1"}
     assert tiny.nodes_for(256 * MIB) == tiny.nodes == (64 * MIB, 192 * MIB)
     assert tiny.nodes_for(513 * MIB) == (128 * MIB, 385 * MIB)
     prepared = workload.Prepared(tiny, ("x",), None, None)
     plan = engine.plan_for(prepared, 512 * MIB, 2)
     assert plan.nodes == (128 * MIB, 384 * MIB) and plan.job.writes == {"/sys/x": "1"}
-    assert workload.load(folder).nodes_for(256 * MIB) == (64 * MIB, 192 * MIB)
 
 
 @pytest.mark.parametrize(("own", "asked", "swap"), [
     ("", "", ""), ("", "zram", "zram"), ("ramdisk", "", "ramdisk"), ("ramdisk", "zswap", "zswap"), ("own", "", ""),
 ])  # fmt: skip
 def test_swap(folder: Path, own: str, asked: str, swap: str) -> None:
-    line = f"cpus = 1\nswap = '{own}'" if own else "cpus = 1"
-    (folder / "workload.toml").write_text(GOOD.replace("cpus = 1", line))
-    prepared = workload.Prepared(workload.load(folder), ("x",), None, None)
+    tiny = load(folder, "cpus = 1", f"cpus = 1\nswap = '{own}'" if own else "cpus = 1")
+    prepared = workload.Prepared(tiny, ("x",), None, None)
     assert engine.plan_for(prepared, 64 * MIB, 1, swap=asked).job.swap == swap
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+@needs_gcc
 def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    tiny = workload.load(folder)
+    tiny, cache = workload.load(folder), Cache(tmp_path / "cache")
     first = workload.prepare(tiny, tiny.memory, cache, {})
     assert first.argv == (f"{STAGE_DIR}/tiny", f"{DATA_DIR}/data", "671088")
     assert first.program is not None and first.data is not None
     with first.data.open("rb") as image:
         image.seek(0x438)
         assert image.read(2) == b"\x53\xef"  # ext4's magic
-    made = (first.program.stat().st_mtime_ns, first.data.stat().st_mtime_ns)
-    again = workload.prepare(tiny, tiny.memory, cache, {})
-    assert again == first
-    assert (first.program.stat().st_mtime_ns, first.data.stat().st_mtime_ns) == made
+    made = [path.stat().st_mtime_ns for path in (first.program, first.data)]
+    assert workload.prepare(tiny, tiny.memory, cache, {}) == first
+    assert [path.stat().st_mtime_ns for path in (first.program, first.data)] == made
     assert workload.prepare(tiny, 2 * tiny.memory, cache, {}).data != first.data
     same = workload.prepare(workload.load(other(folder, "same", "tiny")), tiny.memory, cache, {})
     assert (same.program, same.data) == (first.program, first.data)
     assert same.argv == (f"{STAGE_DIR}/tiny", "-x")
-    (folder / "workload.toml").write_text(GOOD.replace('"{data}/data"', '"{cpus}"'))
+    tiny = load(folder, '"{data}/data"', '"{cpus}"')
     for values, cpus in ({}, "1"), ({"cpus": "8"}, "8"):
-        assert workload.prepare(workload.load(folder), MIB, cache, values).argv[1] == cpus
+        assert workload.prepare(tiny, MIB, cache, values).argv[1] == cpus
 
 
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+@needs_gcc
 def test_failures_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     (folder / "tiny.c").write_text("int main(void) { return nothing; }\n")
@@ -224,12 +209,11 @@ def test_failures_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
         workload.prepare(workload.load(folder), 64 * MIB, cache, {})
     assert "nothing" in error.value.detail
     (folder / "tiny.c").write_text(PROGRAM)
-    toml = GOOD.replace("head -c {bytes} /dev/zero > {out}/data", "echo disk on fire >&2; exit 4")
-    (folder / "workload.toml").write_text(toml)
+    tiny = load(folder, "head -c {bytes} /dev/zero > {out}/data", "echo disk on fire >&2; exit 4")
     with pytest.raises(QuellError, match="data of workload tiny cannot be made") as error:
-        workload.prepare(workload.load(folder), 64 * MIB, cache, {})
+        workload.prepare(tiny, 64 * MIB, cache, {})
     assert "disk on fire" in error.value.detail
     assert not list(cache.data.glob("*data*")) and not list(cache.data.glob(".tmp*"))
-    (folder / "workload.toml").write_text(GOOD.replace('"{bytes}"', '"{unheard_of}"'))
+    tiny = load(folder, '"{bytes}"', '"{unheard_of}"')
     with pytest.raises(QuellError, match="unheard_of"):
-        workload.prepare(workload.load(folder), 64 * MIB, cache, {})
+        workload.prepare(tiny, 64 * MIB, cache, {})
