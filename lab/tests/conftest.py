@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,7 +20,29 @@ from quell.source import Source
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
+Capsys = pytest.CaptureFixture[str]
+Fake = Callable[[str, str], Path]
+Error = TypeVar("Error", bound=BaseException)
+
 RMAP = "".join(f"int rmap_{n}(void)\n{{\n\treturn {n};\n}}\n\n" for n in range(12))
+
+
+def fails(kind: type[Error], says: str | None, call: Callable[..., Any], *args: Any, **options: Any) -> Error:
+    """The call raises this kind of error, with a message that matches ``says``."""
+    with pytest.raises(kind, match=says) as caught:
+        call(*args, **options)
+    return caught.value
+
+
+def write_files(root: Path, files: dict[str, str]) -> None:
+    """Write these texts, by path in ``root``."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def git(root: Path, *args: str) -> str:
+    return subprocess.run(["git", *args], cwd=root, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +59,7 @@ def cache(own_cache: Cache) -> Cache:
 
 
 @pytest.fixture
-def fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+def fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Put a shell script of this name and text first in PATH."""
     folder = tmp_path / "fake-bin"
     folder.mkdir()
@@ -62,10 +86,7 @@ def write_tree(root: Path, version: str = "6.12.7") -> Path:
         "mm/vmscan.c": "".join(f"/* line {n} */\n" for n in range(40)),
         "scripts/tool.sh": "#!/bin/sh\n",
     }
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_files(root, files)
     (root / "scripts/tool.sh").chmod(0o755)
     return root
 
@@ -117,16 +138,15 @@ SECOND = """second: hooks rmap further down
 def kernel(tmp_path: Path) -> Path:
     """A small kernel part: one new file, and two hooks that touch one file."""
     root = tmp_path / "kernel"
-    (root / "files/mm").mkdir(parents=True)
-    (root / "files/mm/luf.c").write_text("/* luf */\n")
-    (root / "hooks/6.12").mkdir(parents=True)
-    (root / "hooks/6.12/first.patch").write_text(FIRST)
-    (root / "hooks/6.12/second.patch").write_text(SECOND)
-    (root / "hooks/6.12/series").write_text("# the order counts\nfirst.patch\nsecond.patch\n")
-    (root / "series.toml").write_text('[first]\nfiles = ["mm/luf.c"]\n[second]\n')
-    (root / "configs").mkdir()
-    (root / "configs/lab.config").write_text("CONFIG_SMP=y\n")
-    (root / "configs/quell.config").write_text("CONFIG_QUELL=y\n")
-    (root / "configs/filesystems.config").write_text("")
-    (root / "configs/debug.config").write_text("CONFIG_QUELL=y\n")
+    write_files(root, {
+        "files/mm/luf.c": "/* luf */\n",
+        "hooks/6.12/first.patch": FIRST,
+        "hooks/6.12/second.patch": SECOND,
+        "hooks/6.12/series": "# the order counts\nfirst.patch\nsecond.patch\n",
+        "series.toml": '[first]\nfiles = ["mm/luf.c"]\n[second]\n',
+        "configs/lab.config": "CONFIG_SMP=y\n",
+        "configs/quell.config": "CONFIG_QUELL=y\n",
+        "configs/filesystems.config": "",
+        "configs/debug.config": "CONFIG_QUELL=y\n",
+    })  # fmt: skip
     return root

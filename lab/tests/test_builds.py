@@ -18,26 +18,25 @@ from quell.errors import UsageError
 from quell.paths import Cache, repo_root
 from quell.source import Source
 
-Fake = Callable[[str, str], Path]
+from conftest import Fake, fails, write_files
+
 Run = Callable[..., dict[str, Case]]
+QUELL = Configuration("quell", "quell", sparse=True)
 
 # A C file has its own warnings and errors: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
 MAKE = r"""
-for word; do
-	case $word in
-	O=*) obj=${word#O=} ;;
-	KCONFIG_ALLCONFIG=*) all=${word#*=} ;;
-	dir=*) dir=${word#*=} ;;
-	esac
-done
+for word; do case $word in
+O=*) obj=${word#O=} ;;
+KCONFIG_ALLCONFIG=*) all=${word#*=} ;;
+dir=*) dir=${word#*=} ;;
+esac; done
 echo "$@" >>"$CALLS"
 say() { grep -n "^$1 " "$obj/../$2" | sed "s,^\([0-9]*\):$1 ,../$2:\1:5: $3: ,"; }
 case "$*" in
 *quell-list*) cat "../$dir/LIST"; exit 0 ;;
 *allnoconfig*) grep -v '=n$' "$all" | sort -u >"$obj/.config"; exit 0 ;;
-*olddefconfig*) exit 0 ;;
+*olddefconfig* | *prepare*) exit 0 ;;
 *defconfig*) echo CONFIG_DEF=y >"$obj/.config"; exit 0 ;;
-*prepare*) exit 0 ;;
 *vmlinux*) [ -e "$UNDEFINED" ] || exit 0
 	echo "ld: mm/luf.o: undefined reference to \`gone'"; exit 2 ;;
 esac
@@ -56,13 +55,9 @@ exit $code
 
 @pytest.fixture
 def run(
-    source: Source,
-    kernel: Path,
-    cache: Cache,
-    fake_program: Fake,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Run:
+    source: Source, kernel: Path, cache: Cache, fake_program: Fake,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> Run:  # fmt: skip
     """The part, on the fake kernel, with two configurations: cases by name."""
     fake_program("make", MAKE)
     fake_program("sparse", "echo 0.6.4")
@@ -70,16 +65,9 @@ def run(
     monkeypatch.setenv("UNDEFINED", str(tmp_path / "undefined"))
     monkeypatch.setattr(source_module, "debian_source", lambda cache, linux: source)
     monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
-    monkeypatch.setattr(
-        configurations,
-        "CONFIGURATIONS",
-        (
-            Configuration("quell", "quell", sparse=True),
-            Configuration("off", "lab", {"QUELL": "n"}, link=True),
-        ),
-    )
-    (source.tree / "mm/Makefile").write_text("")
-    (source.tree / "mm/LIST").write_text("rmap.o\nluf.o\nvmscan.o\n")
+    off = Configuration("off", "lab", {"QUELL": "n"}, link=True)
+    monkeypatch.setattr(configurations, "CONFIGURATIONS", (QUELL, off))
+    write_files(source.tree, {"mm/Makefile": "", "mm/LIST": "rmap.o\nluf.o\nvmscan.o\n"})
 
     def call(*names: str) -> dict[str, Case]:
         trees = builds.Trees("6.12", cache)
@@ -100,55 +88,49 @@ def calls(tmp_path: Path) -> list[str]:
     return lines
 
 
-def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
+def test_clean_and_kept(run: Run, kernel: Path, cache: Cache, tmp_path: Path) -> None:
     assert passed(run()) == ["quell", "off"]
     first = calls(tmp_path)
-    compiled = [line for line in first if "W=1 -k" in line]
     # Quell's file and the one with hooks; a file without hooks is not compiled.
-    assert len(compiled) == 2
-    assert all(line.endswith("W=1 -k mm/luf.o mm/rmap.o") for line in compiled)
+    compiled = [line.partition(" W=1 -k ")[2] for line in first if "W=1 -k" in line]
+    assert compiled == ["mm/luf.o mm/rmap.o"] * 2
     assert sum(line.endswith(" vmlinux") for line in first) == 1
     assert "builds-stock" not in "".join(first)
-
+    record = json.loads((cache.folder("checks") / "builds/off.json").read_text())
+    assert record["value"]["linked"] is True and record["value"]["objects"] == 2
     again = run()
-    assert passed(again) == ["quell", "off"] and again["off"].said.endswith("(kept)") and calls(tmp_path) == []
-
+    assert passed(again) == ["quell", "off"]
+    assert again["off"].said.endswith("(kept)") and calls(tmp_path) == []
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
     assert passed(run("off")) == ["off"]
     assert sum("W=1 -k" in line for line in calls(tmp_path)) == 1
     # Not compiled into a kernel.
-    (kernel / "files/tools").mkdir()
-    (kernel / "files/tools/x.c").write_text("int main;\n")
+    write_files(kernel, {"files/tools/x.c": "int main;\n"})
     assert passed(run("off")) == ["off"] and calls(tmp_path) == []
 
 
 def test_what_stock_says_too_does_not_count(run: Run, source: Source, kernel: Path, tmp_path: Path) -> None:
-    vmscan = source.tree / "mm/rmap.c"
-    vmscan.write_text(vmscan.read_text() + "warn old\nsparse context\n")
+    rmap = source.tree / "mm/rmap.c"
+    rmap.write_text(rmap.read_text() + "warn old\nsparse context\n")
     assert passed(run("quell"))
     assert any("builds-stock" in line for line in calls(tmp_path))
-
     (kernel / "files/mm/luf.c").write_text("\nwarn unused\nsparse lock\n")
     case = run("quell")["quell"]
-    assert (case.status, case.why.splitlines()) == (
-        "failed", ["mm/luf.c:2:5: warning: unused", "mm/luf.c:3:5: warning: lock"],
-    )  # fmt: skip
+    assert case.status == "failed"
+    assert case.why.splitlines() == ["mm/luf.c:2:5: warning: unused", "mm/luf.c:3:5: warning: lock"]
     # Stock's warnings were kept.
     assert not any("builds-stock" in line for line in calls(tmp_path))
     assert not passed(run("quell")) and calls(tmp_path) != []
 
 
-def test_error_names_the_line_and_leaves_no_mark_of_success(run: Run, kernel: Path, tmp_path: Path) -> None:
+def test_errors_leave_no_mark_of_success(run: Run, kernel: Path, tmp_path: Path) -> None:
     (kernel / "files/mm/luf.c").write_text("bad implicit declaration\n")
     case = run("quell")["quell"]
     assert case.status == "failed" and case.why.startswith("does not compile")
     assert "mm/luf.c:1:5: error: implicit declaration" in case.why
-    calls(tmp_path)
     (kernel / "files/mm/luf.c").write_text("/* luf */\n")
     assert passed(run("quell"))
-
-
-def test_missing_symbol_shows_at_link(run: Run, tmp_path: Path) -> None:
+    # A missing symbol shows at link.
     (tmp_path / "undefined").touch()
     cases = run()
     assert passed(cases) == ["quell"]
@@ -159,43 +141,34 @@ def test_cut_off(run: Run, cache: Cache) -> None:
     assert passed(run("quell"))
     obj = cache.work / "builds-quell/src/obj-x86_64"
     assert not (obj / "building").exists()
-    (obj / "building").touch()
-    (obj / "half.o").touch()
+    write_files(obj, {"building": "", "half.o": ""})
     (cache.folder("checks") / "builds/quell.json").write_text("{")
     assert passed(run("quell"))
     assert not (obj / "half.o").exists()
 
 
-def test_option_that_is_not_taken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_that_are_not_built(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Configuration("x", "quell", {"SMP": "n", "GONE": "m"})
     monkeypatch.setattr(configurations, "CONFIGURATIONS", (one,))
     # The fake make drops =n but not the =y of lab.config before it.
     assert "Linux does not take SMP=n" in run()["x"].why
-
-
-def test_prerequisites_are_optional(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Prerequisites are optional.
     monkeypatch.setattr(prereq, "which", lambda program: None)
     arm = Configuration("arm64", "def", {"QUELL": "y"}, "arm64")
-    monkeypatch.setattr(configurations, "CONFIGURATIONS", (arm, Configuration("quell", "quell", sparse=True)))
+    monkeypatch.setattr(configurations, "CONFIGURATIONS", (arm, QUELL))
     assert {name: (case.status, case.why) for name, case in run().items()} == {
         "arm64": ("skipped", "install gcc-aarch64-linux-gnu (optional)"),
         "quell": ("skipped", "compiled, but not read by sparse: install sparse (optional)"),
     }
 
 
-def test_new_warnings_go_by_file_and_text() -> None:
-    stock = ["mm/a.c:3:5: warning: x [-Wx]", "vmlinux.o: warning: objtool: f+0x12: y"]
-    ours = [
-        "mm/a.c:9:5: warning: x [-Wx]",
-        "mm/a.c:12:5: warning: x [-Wx]",
-        "mm/b.c:3:5: warning: x [-Wx]",
-        "vmlinux.o: warning: objtool: f+0x20: y",
-    ]
+def test_warnings_go_by_file_and_text() -> None:
+    x, objtool = "5: warning: x [-Wx]", "vmlinux.o: warning: objtool: f"
+    stock = [f"mm/a.c:3:{x}", f"{objtool}+0x12: y"]
+    ours = [f"mm/a.c:9:{x}", f"mm/a.c:12:{x}", f"mm/b.c:3:{x}", f"{objtool}+0x20: y"]
     assert builds.new_warnings(ours, stock) == ours[1:3]
     assert builds.new_warnings([], stock) == []
-
-
-def test_warnings_are_found_in_what_make_says() -> None:
+    # They are found in the output of make.
     output = (
         "  CC      mm/a.o\n../mm/a.c: In function 'f':\n"
         "../mm/a.c:3:5: warning: x [-Wx]\n    3 |  f();\n../mm/a.c:3:5: warning: x [-Wx]\n"
@@ -221,7 +194,7 @@ def test_what_sparse_does_not_see_is_named_by_function() -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     src = tmp_path / "src"
-    texts = {
+    write_files(src, {
         "scripts/Kbuild.include": "",
         "fs/Makefile": "obj-y := open.o\nobj-$(CONFIG_XFS) += xfs/\nobj-$(CONFIG_EXT4) += ext4/\n",
         "fs/xfs/Makefile": "obj-$(CONFIG_XFS) += xfs.o\nxfs-y += a.o $(addprefix scrub/, bmap.o)\n"
@@ -232,23 +205,14 @@ def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: pytest.Mo
         "arch/x86/mm/Makefile": "obj-y := tlb.o\nobj-$(CONFIG_EARLY) += early.o\n",
         "obj-x86_64/include/config/auto.conf": "CONFIG_XFS=m\nCONFIG_EARLY=y\n",
         "obj-x86_64/.config": "\nCONFIG_64BIT=y\n",
-    }
-    for name, text in texts.items():
-        (src / name).parent.mkdir(parents=True, exist_ok=True)
-        (src / name).write_text(text)
+    })  # fmt: skip
     one = builds._Build(CONFIGURATIONS[0], src, cache, quell=True)
-    wanted = [
-        "arch/x86/mm/early.o", "arch/x86/mm/tlb.o", "fs/ext4/super.o", "fs/open.o", "fs/xfs/a.o",
-        "fs/xfs/pnfs.o", "fs/xfs/scrub/bmap.o", "nowhere/x.o",
-    ]  # fmt: skip
-    assert one.configured(wanted) == [
-        "arch/x86/mm/early.o", "arch/x86/mm/tlb.o", "fs/open.o", "fs/xfs/a.o", "fs/xfs/scrub/bmap.o"
-    ]  # fmt: skip
+    built = ["arch/x86/mm/early.o", "arch/x86/mm/tlb.o", "fs/open.o", "fs/xfs/a.o", "fs/xfs/scrub/bmap.o"]
+    assert one.configured(sorted([*built, "fs/ext4/super.o", "fs/xfs/pnfs.o", "nowhere/x.o"])) == built
 
 
 def test_objects_of_the_kernel_part() -> None:
-    part = tree.read_kernel_part(repo_root() / "kernel")
-    compiled = builds._compiled(part)
+    compiled = builds._compiled(tree.read_kernel_part(repo_root() / "kernel"))
     x86, arm = builds.objects(compiled, "x86"), builds.objects(compiled, "arm64")
     assert {"mm/luf.o", "mm/rmap.o", "arch/x86/mm/tlb.o", "arch/x86/mm/early_ack.o"} <= set(x86)
     assert [name for name in x86 if name not in arm] == [n for n in x86 if n.startswith("arch/x86/")]
@@ -256,16 +220,13 @@ def test_objects_of_the_kernel_part() -> None:
 
 
 def test_the_table_of_configurations() -> None:
-    names = [one.name for one in CONFIGURATIONS]
-    assert len(set(names)) == len(names)
+    assert len({one.name for one in CONFIGURATIONS}) == len(CONFIGURATIONS)
     kconfig = (repo_root() / "kernel/files/mm/Kconfig.quell").read_text()
-    for name in MECHANISMS:
-        assert f"config QUELL_{name}\n" in kconfig
+    assert all(f"config QUELL_{name}\n" in kconfig for name in MECHANISMS)
     alone = {one.name: one for one in CONFIGURATIONS}["luf"]
     text = alone.fragment(repo_root() / "kernel")
     assert "CONFIG_QUELL=y\n" in text and "CONFIG_QUELL_LUF=y\n" in text
-    assert text.count("CONFIG_QUELL_") == len(MECHANISMS)
-    assert text.count("=n\n") == len(MECHANISMS) - 1
+    assert text.count("CONFIG_QUELL_") == len(MECHANISMS) == text.count("=n\n") + 1
     assert "QUELL" not in alone.fragment(repo_root() / "kernel", quell=False)
     assert alone.refused(text) == []
     assert alone.refused("CONFIG_QUELL=y\n") == ["64BIT=y", "QUELL_LUF=y"]
@@ -273,17 +234,8 @@ def test_the_table_of_configurations() -> None:
 
 def test_build_names() -> None:
     assert [one.name for one in configurations.choose(["off"])] == ["off"]
-    with pytest.raises(UsageError, match="no configuration 'x'"):
-        configurations.choose(["x"])
-
-
-def test_record_is_readable(run: Run, cache: Cache) -> None:
-    run("off")
-    record = json.loads((cache.folder("checks") / "builds/off.json").read_text())
-    assert record["value"]["linked"] is True and record["value"]["objects"] == 2
-
-
-def test_what_configurations_are_skipped_without_is_installed() -> None:
+    fails(UsageError, "no configuration 'x'", configurations.choose, ["x"])
+    # What configurations are skipped without is installed.
     chosen = configurations.choose(["quell", "arm64", "arm64-off", "i386"])
     assert [item.package for item in builds.optional(chosen)] == ["sparse", "gcc-aarch64-linux-gnu"]
     assert builds.optional(configurations.choose(["no-numa"])) == []

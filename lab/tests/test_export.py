@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
+import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quell import cli, export, series, tree
-from quell import source as quell_source
 from checks import check_export as export_check
 from checks.cases import Case
+from quell import cli, export, series, source as quell_source, tree
 from quell.errors import QuellError, UsageError
 from quell.source import Source
+
+from conftest import Capsys, fails, git, write_files
 
 WHO = export.Identity("A. Hacker", "a@example.org")
 WHEN = "2025-01-02T03:04:05Z"
@@ -29,7 +31,6 @@ menuconfig QUELL
 	bool "q"
 
 if QUELL
-
 config QUELL_ONE
 	bool "one"
 	help
@@ -38,12 +39,9 @@ config QUELL_ONE
 
 config QUELL_TWO
 	bool "two"
-
 endif # QUELL
 """
-HEADER = """/* head */
-
-#ifdef CONFIG_QUELL_ONE
+HEADER = """#ifdef CONFIG_QUELL_ONE
 one
 #else
 #if CONFIG_OTHER
@@ -60,28 +58,23 @@ tail
 
 
 def _plain_message(kernel: Path) -> None:
-    file = kernel / "hooks/6.12/first.patch"
-    file.write_text(file.read_text().replace("--- not a file\n", ""))
-    file = kernel / "hooks/6.12/second.patch"
-    file.write_text(file.read_text().replace("\n\n", "\n\nBecause.\n\n", 1))
+    for name, old, new in (("first", "--- not a file\n", ""), ("second", "\n\n", "\n\nBecause.\n\n")):
+        file = kernel / f"hooks/6.12/{name}.patch"
+        file.write_text(file.read_text().replace(old, new, 1))
 
 
 @pytest.fixture
 def shared(kernel: Path) -> Path:
     """The small kernel part with a Kconfig and a header; both patches have parts of these."""
     _plain_message(kernel)
-    (kernel / "files/mm/Kconfig.quell").write_text(KCONFIG)
-    (kernel / "files/mm/quell.h").write_text(HEADER)
-    (kernel / "series.toml").write_text(
-        """
+    write_files(kernel, {"files/mm/Kconfig.quell": KCONFIG, "files/mm/quell.h": HEADER, "series.toml": """
 shared = ["mm/Kconfig.quell", "mm/quell.h"]
 [first]
 options = ["ARCH_HAS_IT", "QUELL", "QUELL_ONE"]
 files = ["mm/luf.c", "mm/Kconfig.quell", "mm/quell.h"]
 [second]
 options = ["QUELL_TWO"]
-"""
-    )
+"""})  # fmt: skip
     return kernel
 
 
@@ -93,85 +86,66 @@ def linux(source: Source, shared: Path, tmp_path: Path) -> Path:
 
 
 def make(source: Source, kernel: Path, who: export.Identity | None = WHO, **how: Any) -> dict[str, str]:
-    return export.patches(
-        kernel, lambda path: tree.read_file(source.tree, path), source.version, WHEN, signer=who, **how
-    )
+    read = partial(tree.read_file, source.tree)
+    return export.patches(kernel, read, source.version, WHEN, signer=who, **how)
 
 
-def wrong(cases: list[Case]) -> list[str]:
-    """The reasons of the cases that failed."""
-    return [case.why for case in cases if case.status == "failed"]
+def wrong(linux: Path, files: dict[str, str], wanted: str = "") -> list[str]:
+    """What the check says against a series."""
+    out = Path(tempfile.mkdtemp(dir=linux.parent))
+    export.write(out, files)
+    return [case.why for case in export_check.applied(linux, out, files, wanted) if case.status == "failed"]
 
 
-def test_git_am_makes_the_tree(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
-    whole = export_check.state(linux)
+def test_git_am_makes_the_tree(source: Source, shared: Path, linux: Path) -> None:
     files = make(source, shared)
     assert list(files) == [
-        "0001-first-hooks-rmap-and-Kconfig.patch",
-        "0002-second-hooks-rmap-further-down.patch",
+        "0001-first-hooks-rmap-and-Kconfig.patch", "0002-second-hooks-rmap-further-down.patch",
         "quell-6.12.7.patch",
-    ]
-    export.write(tmp_path / "out", files)
-    assert wrong(export_check.applied(linux, tmp_path / "out", files, whole)) == []
-
-    def git(*args: str) -> str:
-        return subprocess.run(
-            ["git", *args], cwd=linux, check=True, capture_output=True, text=True
-        ).stdout
-
+    ]  # fmt: skip
+    assert wrong(linux, files, export_check.state(linux)) == []
     # Each commit has its own options, files and hooks.
-    assert git("show", "HEAD~1:mm/luf.c") == "/* luf */\n"
-    early = git("show", "HEAD~1:mm/quell.h")
+    assert git(linux, "show", "HEAD~1:mm/luf.c") == "/* luf */\n"
+    early = git(linux, "show", "HEAD~1:mm/quell.h")
     assert "one" in early and "no one" in early and "two" not in early
     assert early.endswith("#endif\n\ntail\n")
-    assert git("show", "HEAD:mm/quell.h") == HEADER
-    kconfig = git("show", "HEAD~1:mm/Kconfig.quell")
+    assert git(linux, "show", "HEAD:mm/quell.h") == HEADER
+    kconfig = git(linux, "show", "HEAD~1:mm/Kconfig.quell")
     assert 'bool "two"' not in kconfig and "\t  config QUELL_TWO\n" in kconfig
     assert kconfig.endswith("endif # QUELL\n")
-    assert "lazy" not in git("show", "HEAD~1:mm/rmap.c")
-    message = git("log", "-1", "--format=%an <%ae>%n%B")
+    assert "lazy" not in git(linux, "show", "HEAD~1:mm/rmap.c")
+    message = git(linux, "log", "-1", "--format=%an <%ae>%n%B")
     assert message.startswith("Quell <quell@localhost>\nsecond: hooks rmap further down\n")
 
 
-def test_a_difference_is_seen(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
-    whole = export_check.state(linux)
+def test_a_difference_is_seen(source: Source, shared: Path, linux: Path) -> None:
+    wanted = export_check.state(linux)
     (shared / "files/mm/luf.c").write_text("/* other */\n")
-    files = make(source, shared)
-    export.write(tmp_path / "out", files)
-    found = wrong(export_check.applied(linux, tmp_path / "out", files, whole))
+    found = wrong(linux, make(source, shared), wanted)
     assert len(found) == 2 and "the series does not make the tree" in found[1]
+    spoiled = {name: text.replace("lazy();", "lazy();\nx") for name, text in make(source, shared).items()}
+    assert any(text.startswith("git am does not take the series") for text in wrong(linux, spoiled))
 
 
-@pytest.mark.parametrize(
-    ("targets", "named", "pages", "bad"),
-    [
-        ("mm quell zram", "   quell_one\n", ["quell_one"], []),
-        ("mm", "   quell_one\n", ["quell_one"], ["make kselftest"]),
-        ("quells", "   quell_one\n", ["quell_one", "quell_two"], ["make kselftest", "has quell_one quell_two, index"]),
-        ("quell", "   quell_one\n   quell_two\n", ["quell_one"], ["index.rst quell_one quell_two"]),
-        ("quell", "", [], ["the table of contents"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("targets", "named", "pages", "bad"), [
+    ("mm quell zram", "   quell_one\n", ["quell_one"], []),
+    ("mm", "   quell_one\n", ["quell_one"], ["make kselftest"]),
+    ("quells", "   quell_one\n", ["quell_one", "quell_two"],
+     ["make kselftest", "has quell_one quell_two, index"]),
+    ("quell", "   quell_one\n   quell_two\n", ["quell_one"], ["index.rst quell_one quell_two"]),
+    ("quell", "", [], ["the table of contents"]),
+])  # fmt: skip
 def test_lists(targets: str, named: str, pages: list[str], bad: list[str], tmp_path: Path) -> None:
-    selftests = tmp_path / "tools/testing/selftests"
-    (selftests / "quell").mkdir(parents=True)
-    (selftests / "quell/Makefile").write_text("")
-    (selftests / "Makefile").write_text(f"TARGETS := x\nTARGETS += {targets}\nall:\n\tfalse\n")
-    folder = tmp_path / "Documentation/admin-guide/mm"
-    folder.mkdir(parents=True)
-    (folder / "index.rst").write_text(f".. toctree::\n\n   ksm\n{named}   zswap\n")
-    for page in pages:
-        (folder / f"{page}.rst").write_text("")
+    docs = "Documentation/admin-guide/mm"
+    write_files(tmp_path, {
+        "tools/testing/selftests/quell/Makefile": "",
+        "tools/testing/selftests/Makefile": f"TARGETS := x\nTARGETS += {targets}\nall:\n\tfalse\n",
+        f"{docs}/index.rst": f".. toctree::\n\n   ksm\n{named}   zswap\n",
+        **{f"{docs}/{page}.rst": "" for page in pages},
+    })  # fmt: skip
     said = [f"{case.name}: {case.why}" for case in export_check.listed(tmp_path) if case.status == "failed"]
     assert len(said) == len(bad)
     assert all(part in text for part, text in zip(bad, said, strict=True))
-
-
-def test_series_that_git_am_does_not_take(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
-    files = {name: text.replace("lazy();", "lazy();\nx") for name, text in make(source, shared).items()}
-    export.write(tmp_path / "out", files)
-    found = wrong(export_check.applied(linux, tmp_path / "out", files))
-    assert any(text.startswith("git am does not take the series") for text in found)
 
 
 def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
@@ -185,12 +159,11 @@ def test_same_bytes_twice_and_signed(source: Source, shared: Path) -> None:
 
 def test_authors_are_those_of_the_history(source: Source, shared: Path) -> None:
     (shared / "hooks/6.12/cover").write_text("subject\n\ntext\n")
-    subprocess.run(["git", "init", "-q", shared], check=True)
+    git(shared, "init", "-q")
     for name, who in (("first.patch", "Ann"), ("cover", "Zoë")):
-        env = {f"GIT_{role}_{key}": f"{who}{more}" for role in ("AUTHOR", "COMMITTER")
-               for key, more in (("NAME", ""), ("EMAIL", "@example.org"))}  # fmt: skip
-        for argv in (["add", f"hooks/6.12/{name}"], ["commit", "-q", "-m", name]):
-            subprocess.run(["git", *argv], cwd=shared, check=True, env={**os.environ, **env})
+        git(shared, "add", f"hooks/6.12/{name}")
+        author = f"--author={who} <{who}@example.org>"
+        git(shared, "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-m", name, author)
     files = make(source, shared)
     first, second = export.numbered(files)
     assert "\nFrom: Ann <Ann@example.org>\n" in files[first]
@@ -202,56 +175,38 @@ def test_who_signs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="user.name and user.email, and these are not set"):
-        export.identity()
+    fails(UsageError, "user.name and user.email, and these are not set", export.identity)
     (tmp_path / "config").write_text("[user]\nname = A. Hacker\nemail = a@example.org\n")
     assert export.identity() == WHO
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("[first]\n[second]\n", "assigns the file mm/luf.c to no patch"),
-        ('[first]\nfiles = ["mm/luf.c"]\n', "has no entry for kernel/hooks/6.12/second.patch"),
-        ('[first]\noptions = ["X"]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "to two patches"),
-        ('[first]\nlab = 1\nfiles = ["mm/luf.c"]\n[second]\n', "first: Expected `bool`, got `int` - at `$.lab`"),
-        ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
-        ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
-        ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "names the option X"),
-        ('[first]\nfile = []\nfiles = ["mm/luf.c"]\n[second]\n', "first: there is no field file"),
-        ('[first]\nfiles = "mm/luf.c"\n[second]\n', "first: Expected `array`, got `str` - at `$.files`"),
-        ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "lists the shared file mm/y.h"),
-        ("[first\n", "cannot be used"),
-    ],
-)
+@pytest.mark.parametrize(("table", "message"), [
+    ("[first\n", "cannot be used"), ("[first]\n[second]\n", "assigns the file mm/luf.c to no patch"),
+    ('[first]\nfiles = ["mm/luf.c"]\n', "has no entry for kernel/hooks/6.12/second.patch"),
+    ('[first]\noptions = ["X"]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "to two patches"),
+    ('[first]\nlab = 1\nfiles = ["mm/luf.c"]\n[second]\n', "first: Expected `bool`, got `int` - at `$.lab`"),
+    ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
+    ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
+    ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "names the option X"),
+    ('[first]\nfile = []\nfiles = ["mm/luf.c"]\n[second]\n', "first: there is no field file"),
+    ('[first]\nfiles = "mm/luf.c"\n[second]\n', "first: Expected `array`, got `str` - at `$.files`"),
+    ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "lists the shared file mm/y.h"),
+])  # fmt: skip
 def test_bad_series_table(table: str, message: str, kernel: Path) -> None:
     (kernel / "series.toml").write_text(table)
-    with pytest.raises(QuellError, match="series.toml") as caught:
-        series.read(kernel)
-    assert message in caught.value.message
+    error = fails(QuellError, "series.toml", series.read, kernel)
+    assert message in error.message
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ("only a subject\n\n", "a subject, an empty line and a body"),
-        ("[PATCH] x\n\nbody\n\n", "in brackets"),
-        ("x\n\ndiff -u a b\n\n", "end the message"),
-    ],
-)
+@pytest.mark.parametrize(("header", "message"), [
+    ("only a subject\n\n", "a subject, an empty line and a body"),
+    ("[PATCH] x\n\nbody\n\n", "in brackets"), ("x\n\ndiff -u a b\n\n", "end the message"),
+])  # fmt: skip
 def test_bad_message(header: str, message: str, kernel: Path) -> None:
     _plain_message(kernel)
     file = kernel / "hooks/6.12/second.patch"
     file.write_text(header + file.read_text()[file.read_text().index("--- a/") :])
-    with pytest.raises(QuellError, match=message):
-        series.read(kernel)
-
-
-def test_series_of_this_repository() -> None:
-    one = series.read(tree.kernel_dir())
-    for commit in one.commits:
-        assert len(commit.subject) <= 75, f"{commit.name}: the subject is too long"
-        assert len(commit.message.splitlines()) > 4, f"{commit.name} does not say why"
+    fails(QuellError, message, series.read, kernel)
 
 
 @pytest.fixture
@@ -264,14 +219,12 @@ def command(source: Source, shared: Path, monkeypatch: pytest.MonkeyPatch) -> So
 
 
 @pytest.mark.usefixtures("command")
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path: Path, capsys: Capsys) -> None:
     out = tmp_path / "a/series"
     assert cli.main(["export", str(out)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.splitlines()[-1] == str(out / "quell-6.12.7.patch")
-    assert "git am --empty=drop" in captured.err
-    assert len(list(out.iterdir())) == 3
-    assert "Signed-off-by" not in next(out.glob("0001*")).read_text()
+    said, err = capsys.readouterr()
+    assert said.splitlines()[-1] == str(out / "quell-6.12.7.patch") and "git am --empty=drop" in err
+    assert len(list(out.iterdir())) == 3 and "Signed-off-by" not in next(out.glob("0001*")).read_text()
     assert cli.main(["export", "--only", "first", "--signoff", str(tmp_path / "b")]) == 0
     assert len(list((tmp_path / "b").iterdir())) == 2
     assert WHO.trailer in next((tmp_path / "b").glob("0001*")).read_text()
@@ -281,9 +234,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_command_with_a_tree_of_ones_own(
-    command: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_with_a_tree_of_ones_own(command: Source, tmp_path: Path, capsys: Capsys) -> None:
     mine = tmp_path / "mine"
     subprocess.run(["cp", "-a", command.tree, mine], check=True)
     text = (mine / "mm/rmap.c").read_text().replace("int rmap_5", "/* newer */\nint rmap_5")
@@ -291,93 +242,74 @@ def test_command_with_a_tree_of_ones_own(
     assert cli.main(["export", "--kernel", str(mine), str(tmp_path / "out")]) == 0
     (second,) = (tmp_path / "out").glob("0002*")
     assert "@@ -51,6 +51,7 @@ int rmap_9(void)" in second.read_text()
-    assert (mine / "mm/rmap.c").read_text() == text
-    assert not (mine / "mm/luf.c").exists()
+    assert (mine / "mm/rmap.c").read_text() == text and not (mine / "mm/luf.c").exists()
     assert "quell-6.12.7.patch" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("command")
-@pytest.mark.parametrize(
-    ("prepare", "tree_arg", "message"),
-    [
-        (lambda path: (path.mkdir(), (path / "x").write_text("")), None, "is not empty"),
-        (lambda path: path.write_text(""), None, "is not a folder"),
-        (lambda path: None, "nowhere", "there is no folder"),
-        (lambda path: None, ".", "is not a Linux source tree"),
-    ],
-)
+@pytest.mark.parametrize(("files", "more", "message"), [
+    (["out/x"], [], "is not empty"), ([], ["--kernel", "nowhere"], "there is no folder"),
+    (["out"], [], "is not a folder"), ([], ["--kernel", "."], "is not a Linux source tree"),
+])  # fmt: skip
 def test_bad_folders(
-    prepare: object,
-    tree_arg: str | None,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    files: list[str], more: list[str], message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    out = tmp_path / "out"
-    prepare(out)  # type: ignore[operator]
-    more = ["--kernel", tree_arg] if tree_arg else []
-    assert cli.main(["export", str(out), *more]) == 2
+    write_files(tmp_path, dict.fromkeys(files, ""))
+    assert cli.main(["export", str(tmp_path / "out"), *more]) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
-    assert tree_arg is None or not out.exists()
+    assert files or not (tmp_path / "out").exists()
 
 
 def test_a_target_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for dest in (tmp_path / "file/out", Path("/proc/quell/out")):
-        with pytest.raises(UsageError, match="out cannot be made: "):
-            export.make_target(dest)
+        fails(UsageError, "out cannot be made: ", export.make_target, dest)
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(UsageError, match="out cannot be written to"):
-        export.make_target(tmp_path / "out")
+    fails(UsageError, "out cannot be written to", export.make_target, tmp_path / "out")
 
 
-def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path, tmp_path: Path) -> None:
-    program = kernel / "files/tools/testing/selftests/quell/one.c"
-    program.parent.mkdir(parents=True)
-    program.write_text(
-        "// SPDX-License-Identifier: GPL-2.0-only\n/*\n * No page is\n * lost. Usage:\n *\n *\tone DIR\n */\nint main(void)\n{\n}\n"
-    )
+def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path) -> None:
+    program = "tools/testing/selftests/quell/one.c"
+    comment = "/*\n * No page is\n * lost. Usage:\n *\n *\tone DIR\n */\n"
     table = (kernel / "series.toml").read_text()
-    (kernel / "series.toml").write_text(table.replace('"mm/luf.c"', '"mm/luf.c", "tools/testing/selftests/quell/one.c"'))
     _plain_message(kernel)
-    (kernel / "hooks/6.12/cover").write_text("fewer shootdowns\n\nWhat was measured.\n\n{contact}\n")
+    write_files(kernel, {
+        f"files/{program}": f"// SPDX-License-Identifier: GPL-2.0-only\n{comment}int main(void)\n{{\n}}\n",
+        "series.toml": table.replace('"mm/luf.c"', f'"mm/luf.c", "{program}"'),
+        "hooks/6.12/cover": "fewer shootdowns\n\nWhat was measured.\n\n{contact}\n",
+    })  # fmt: skip
     files = make(source, kernel)
     cover = files.pop(export.COVER)
     assert "\nSubject: [PATCH 00/3] fewer shootdowns\n\nWhat was measured.\n" in cover
-    assert "against Linux 6.12.7" in cover and "   2. selftests/quell: tests of first\n" in cover
-    assert "4 files changed" in cover
-    table = [line.split() for line in cover.splitlines() if line.startswith(("  first", "  second", "  all"))]
-    assert table == [["first", "2", "2", "2", "1"], ["second", "1", "1", "1", "0"], ["all", "2", "3", "3", "1"]]
+    for part in ("against Linux 6.12.7", "   2. selftests/quell: tests of first\n", "4 files changed"):
+        assert part in cover
+    rows = [line.split() for line in cover.splitlines() if line.startswith(("  first", "  second", "  all"))]
+    assert rows == ["first 2 2 2 1".split(), "second 1 1 1 0".split(), "all 2 3 3 1".split()]
     first, tests, second = (files[name] for name in export.numbered(files))
     assert "one.c" not in first + second and "mm/luf.c" in first
-    assert "+++ b/tools/testing/selftests/quell/one.c" in tests and "  one.c\n    No page is lost.\n\nThe programs need root" in tests
+    assert f"+++ b/{program}" in tests and "  one.c\n    No page is lost.\n\nThe programs need root" in tests
 
 
 def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> None:
     def found() -> list[Case]:
         part = tree.read_kernel_part(kernel)
-        return export_check.independent(part, lambda path: tree.read_file(source.tree, path))
+        return export_check.independent(part, partial(tree.read_file, source.tree))
 
     assert [case.status for case in found()] == ["passed"] * 4
-    second = kernel / "hooks/6.12/second.patch"
-    second.write_text(
-        "second: x\n\n--- a/mm/rmap.c\n+++ b/mm/rmap.c\n@@ -1,4 +1,4 @@\n int rmap_0(void)\n {\n-\treturn 100;\n+\treturn 101;\n }\n"
-    )
-    assert [case.name for case in found() if case.status == "failed"] == ["first.patch, without it", "second.patch, alone"]
+    hunk = "@@ -1,4 +1,4 @@\n int rmap_0(void)\n {\n-\treturn 100;\n+\treturn 101;\n }\n"
+    (kernel / "hooks/6.12/second.patch").write_text(f"second: x\n\n--- a/mm/rmap.c\n+++ b/mm/rmap.c\n{hunk}")
+    failed = [case.name for case in found() if case.status == "failed"]
+    assert failed == ["first.patch, without it", "second.patch, alone"]
 
 
-# --- parts of the series ---------------------------------------------------------
-
-
-def test_lab_only_patches_and_parts(source: Source, shared: Path, linux: Path, tmp_path: Path) -> None:
-    table = (shared / "series.toml").read_text()
-    (shared / "series.toml").write_text(table.replace("[second]", '[second]\nlab = true\nfiles = ["mm/luf.c"]'))
-    (shared / "hooks/6.12/cover").write_text(
-        "subject\n\nfirst\n#ifdef CONFIG_QUELL_TWO\nsecond is not for merging\n#endif\nthe end\n"
-    )
+def test_lab_only_patches_and_parts(source: Source, shared: Path, linux: Path) -> None:
+    with (shared / "series.toml").open("a") as table:  # its last part is [second]
+        table.write('lab = true\nfiles = ["mm/luf.c"]\n')
+    for_lab = "#ifdef CONFIG_QUELL_TWO\nsecond is not for merging\n#endif\n"
+    (shared / "hooks/6.12/cover").write_text(f"subject\n\nfirst\n{for_lab}the end\n")
     files = make(source, shared)
     assert [name[:4] for name in files] == ["0000", "0001", "quel"]
     assert "\n+config QUELL_TWO" not in "".join(files.values()) and "lazy" not in files["quell-6.12.7.patch"]
@@ -389,42 +321,34 @@ def test_lab_only_patches_and_parts(source: Source, shared: Path, linux: Path, t
     # What two patches list comes with the first that is there.
     assert "mm/luf.c" in only[export.numbered(only)[0]] and len(export.numbered(only)) == 1
     wanted = export_check.state(linux)
-    for number, (one, made) in enumerate(((whole, wanted), (files, ""), (only, ""))):
-        folder = tmp_path / str(number)
-        export.write(folder, one)
-        assert wrong(export_check.applied(linux, folder, one, made)) == []
+    assert wrong(linux, whole, wanted) == wrong(linux, files) == wrong(linux, only) == []
     assert series.lab_options(shared) == {"CONFIG_QUELL_TWO"}
 
 
-@pytest.mark.parametrize(
-    ("only", "patches"),
-    [
-        (["luf"], ["luf", "luf_fs"]),
-        (["luf_fs"], ["luf", "luf_fs"]),
-        (["luf_debug"], ["luf", "luf_fs", "luf_debug"]),
-        (["gather_range", "zap_batch"], ["zap_batch", "gather_range"]),
-    ],
-)
+@pytest.mark.parametrize(("only", "patches"), [
+    (["luf"], ["luf", "luf_fs"]), (["luf_fs"], ["luf", "luf_fs"]),
+    (["luf_debug"], ["luf", "luf_fs", "luf_debug"]),
+    (["gather_range", "zap_batch"], ["zap_batch", "gather_range"]),
+])  # fmt: skip
 def test_what_a_patch_needs(only: list[str], patches: list[str]) -> None:
-    one = series.select(series.read(tree.kernel_dir()), only)
+    whole = series.read(tree.kernel_dir())
+    one = series.select(whole, only)
     assert list(dict.fromkeys(commit.patch for commit in one.commits)) == ["uaccess", "quell", *patches]
     assert {hook.name.removesuffix(".patch") for hook in one.part.hooks} == {"uaccess", "quell", *patches}
-
-
-def test_base_patches_are_no_mechanisms() -> None:
-    with pytest.raises(UsageError, match="there is no patch 'quell'; the names are unmap_batch, "):
-        series.select(series.read(tree.kernel_dir()), ["quell"])
+    # Base patches are no mechanisms.
+    says = "there is no patch 'quell'; the names are unmap_batch, "
+    fails(UsageError, says, series.select, whole, ["quell"])
 
 
 def test_default_series_has_nothing_of_the_lab() -> None:
     kernel = tree.kernel_dir()
-    whole = series.read(kernel)
-    one = series.select(whole)
-    assert {commit.patch for commit in one.left_out} == {"unmap_batch", "concurrent", "zap_batch", "luf_debug"}
+    one = series.select(series.read(kernel))
+    left_out = {"unmap_batch", "concurrent", "zap_batch", "luf_debug"}
+    assert {commit.patch for commit in one.left_out} == left_out
     last = _without_hooks(one)[-1]
+    text = "".join(data.content.decode() for data in last.values() if data)
     for option in series.lab_options(kernel) - {"CONFIG_QUELL_LUF_DEBUG"}:
-        name = option.removeprefix("CONFIG_")
-        assert [path for path, data in last.items() if data and re.search(rf"\b(CONFIG_)?{name}\b", data.content.decode())] == []
+        assert not re.search(rf"\b(CONFIG_)?{option.removeprefix('CONFIG_')}\b", text)
     assert "mm/quell_stock.c" not in last and "mm/luf_torture.c" not in last
 
 
@@ -440,11 +364,14 @@ def test_files_of_each_commit(linux: str, how: dict[str, Any]) -> None:
     """Commits of tests change tools/ only, and no file includes one of Quell's that is not there yet."""
     kernel = tree.kernel_dir()
     one = series.select(series.read(kernel, linux), **how)
-    own = {path for path in tree.read_kernel_part(kernel, linux).files}
+    own = set(tree.read_kernel_part(kernel, linux).files)
     before: tree.Overlay = {}
     for commit, now in zip(one.commits, _without_hooks(one), strict=True):
+        assert len(commit.subject) <= 75, f"{commit.name}: the subject is too long"
+        assert len(commit.message.splitlines()) > 4, f"{commit.name} does not say why"
         changed = {path for path in now if before.get(path) != now[path]}
-        assert not commit.name.endswith("_tests") or all(path.startswith("tools/") for path in changed), commit.name
+        if commit.name.endswith("_tests"):
+            assert all(path.startswith("tools/") for path in changed), commit.name
         for path, data in now.items():
             assert data
             for line in data.content.decode().splitlines():
@@ -454,6 +381,8 @@ def test_files_of_each_commit(linux: str, how: dict[str, Any]) -> None:
 
 
 def test_commit_of_tests_that_touches_the_kernel() -> None:
-    text = "Subject: [PATCH 2/3] selftests/quell: tests of one\n\ndiff --git a/tools/x.c b/tools/x.c\ndiff --git a/mm/y.h b/mm/y.h\n"
-    said = export_check.commits_of_tests({"0001-a.patch": "Subject: [PATCH 1/3] mm: x\n\ndiff --git a/mm/y.h b/mm/y.h\n", "0002-b.patch": text})
+    kernel = "diff --git a/mm/y.h b/mm/y.h\n"
+    tests = "Subject: [PATCH 2/3] selftests/quell: tests of one\n\ndiff --git a/tools/x.c b/tools/x.c\n"
+    files = {"0001-a.patch": f"Subject: [PATCH 1/3] mm: x\n\n{kernel}", "0002-b.patch": tests + kernel}
+    said = export_check.commits_of_tests(files)
     assert said.why == "0002-b.patch is a commit of tests, and touches mm/y.h"

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from checks import check_selftests as selftests, steps
-from checks.check_selftests import Outcome, Selftest
+from checks.check_selftests import Outcome, Selftest, _Bench as Bench
 from quell import machine, watch
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source
 
+from conftest import Fake, fails, write_files
+
 KTAP = """TAP version 13
-1..5
 # [INFO] detected THP size: 2048 KiB
 ok 1 No leak from parent into child
 not ok 2 Leak from parent into child
@@ -29,51 +31,44 @@ not ok 8 # SKIP
 Bail out! 1 out of 8 tests failed
 # Totals: pass:5 fail:1 xfail:1 xpass:0 skip:2 error:0
 """
-
-
 UFFD = """Testing UFFDIO_API (with syscall)... done
 Testing register-ioctls on anon... skipped [reason: feature missing]
 Testing zeropage on hugetlb... failed [reason: data mismatch]
 Userfaults unit tests: pass=1, skip=1, fail=1 (total=3)
 """
 KHUGEPAGED = """Save THP and khugepaged settings... \x1b[32mOK\x1b[0m
-
 Run test: collapse_full (khugepaged:anon)
 Allocate huge page.... \x1b[32mOK\x1b[0m
 Collapse fully populated PTE table.... \x1b[31mFail\x1b[0m
-
 Run test: collapse_empty (khugepaged:anon)
 Do not collapse empty PTE table.... \x1b[32mOK\x1b[0m
-
 Run test: collapse_swapin (madvise:anon)
 Swapout one page... \x1b[33mSkip\x1b[0m
 """
 
 
-@pytest.mark.parametrize(
-    ("said", "results"),
-    [
-        (KTAP, {
-            "No leak from parent into child": "ok", "Leak from parent into child": "not ok",
-            "MADV_PAGEOUT did not work": "skip", "nested in a script's output": "ok",
-            "mapping at ADDRESS is gone": "ok", "mapping at ADDRESS is gone (2)": "ok",
-            "mremap - may fail": "xfail", "unnamed": "not ok",
-        }),
-        # The names of one harness.
-        ("#  RUN           migration.private_anon ...\n#            OK  migration.private_anon\n"
-         "ok 1 migration.private_anon\nok 2 migration.shared_anon # SKIP\n",
-         {"migration.private_anon": "ok", "migration.shared_anon": "skip"}),
-        (UFFD, {"UFFDIO_API (with syscall)": "ok", "register-ioctls on anon": "skip", "zeropage on hugetlb": "not ok"}),
-        # The worst step counts.
-        (KHUGEPAGED, {
-            "collapse_full (khugepaged:anon)": "not ok", "collapse_empty (khugepaged:anon)": "ok",
-            "collapse_swapin (madvise:anon)": "skip",
-        }),
-        ("looks ok 3 times\nok then\nnothing is ok\n\0\xff\nok\nnot ok\n", {}),
-        ("", {}),
-    ],
-    ids=["KTAP", "harness", "userfaultfd", "khugepaged", "no result", "nothing"],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "results"), [
+    (KTAP, {
+        "No leak from parent into child": "ok", "Leak from parent into child": "not ok",
+        "MADV_PAGEOUT did not work": "skip", "nested in a script's output": "ok",
+        "mapping at ADDRESS is gone": "ok", "mapping at ADDRESS is gone (2)": "ok",
+        "mremap - may fail": "xfail", "unnamed": "not ok",
+    }),
+    # The names of one harness.
+    ("#  RUN           migration.private_anon ...\n#            OK  migration.private_anon\n"
+     "ok 1 migration.private_anon\nok 2 migration.shared_anon # SKIP\n",
+     {"migration.private_anon": "ok", "migration.shared_anon": "skip"}),
+    (UFFD, {
+        "UFFDIO_API (with syscall)": "ok", "register-ioctls on anon": "skip", "zeropage on hugetlb": "not ok",
+    }),
+    # The worst step counts.
+    (KHUGEPAGED, {
+        "collapse_full (khugepaged:anon)": "not ok", "collapse_empty (khugepaged:anon)": "ok",
+        "collapse_swapin (madvise:anon)": "skip",
+    }),
+    ("looks ok 3 times\nok then\nnothing is ok\n\0\xff\nok\nnot ok\n", {}),
+    ("", {}),
+], ids=["KTAP", "harness", "userfaultfd", "khugepaged", "no result", "nothing"])  # fmt: skip
 def test_results(said: str, results: dict[str, str]) -> None:
     assert selftests.read_results(said) == results
 
@@ -81,6 +76,14 @@ def test_results(said: str, results: dict[str, str]) -> None:
 A, B, C = (Selftest("mm", name) for name in "abc")
 LOG = "[    1.0] quell step %d\r\n"
 PANIC = "[    2.0] BUG: unable to handle page fault\r\n[    2.1] Oops: 0002 [#1]\r\n"
+COMPLAINT = {"the kernel's log is clean": "not ok"}
+PASS = Outcome("pass", {"x": "ok", "y": "ok"})
+FAIL = Outcome("fail", {"x": "ok", "y": "not ok"})
+CRASH = Outcome("crash", {"x": "ok"})
+SKIP = Outcome("skip")
+LACKS = Outcome("pass", {"x": "ok"})
+CLEAN, WARNED = Outcome("pass"), Outcome("pass", COMPLAINT)
+SAME, WORSE, BETTER = (PASS, PASS), (PASS, FAIL), (FAIL, PASS)
 
 
 def _read(stdout: str, console: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
@@ -89,21 +92,18 @@ def _read(stdout: str, console: str, tests: Sequence[Selftest]) -> dict[str, Out
 
 
 def test_guest_says_how_each_went() -> None:
-    said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\nno newline\n@quell end 1 4\n"
-    found = _read(said, LOG % 0 + LOG % 1, [A, B, C])
+    said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\n"
+    found = _read(f"{said}no newline\n@quell end 1 4\n", LOG % 0 + LOG % 1, [A, B, C])
     assert list(found) == ["mm/a", "mm/b"]  # c never began
     assert (found["mm/a"].status, found["mm/a"].results) == ("pass", {"x": "ok"})
-    assert found["mm/b"].status == "skip"
-    assert "no newline" in found["mm/b"].text
-
-
-def test_test_that_takes_the_guest_with_it() -> None:
-    said = "\n@quell begin 0\nok 1 x\n\n@quell end 0 0\n\n@quell begin 1\nok 1 y\n"
-    found = _read(said, LOG % 0 + LOG % 1 + PANIC, [A, B, C])
-    assert (found["mm/b"].status, found["mm/b"].results["y"]) == ("crash", "ok")
+    assert found["mm/b"].status == "skip" and "no newline" in found["mm/b"].text
+    # A test takes the guest with it.
+    said += "ok 1 y\n"
+    crashed = _read(said, LOG % 0 + LOG % 1 + PANIC, [A, B, C])["mm/b"]
+    assert (crashed.status, crashed.results["y"]) == ("crash", "ok")
     sysrq = "sysrq: Show Blocked State\r\nsysrq: Trigger a crash\r\nKernel panic - not syncing\r\n"
-    assert _read(said, LOG % 1 + sysrq, [A, B])["mm/b"].status == "hang"
-    assert _read(said, LOG % 0 + LOG % 1, [A, B])["mm/b"].status == "hang"
+    for console in (LOG % 1 + sysrq, LOG % 0 + LOG % 1):
+        assert _read(said, console, [A, B])["mm/b"].status == "hang"
     assert _read("", PANIC, [A]) == {}
 
 
@@ -111,76 +111,48 @@ def test_kernel_that_complains_is_a_result() -> None:
     said = "\n@quell begin 0\n\n@quell end 0 0\n\n@quell begin 1\n\n@quell end 1 0\n"
     log = LOG % 0 + "WARNING: CPU: 1 PID: 7 at mm/rmap.c:9\r\n" + LOG % 1 + "rcu: INFO: a stall\r\n"
     found = _read(said, log + "watchdog: BUG: soft lockup - CPU#0\r\n", [A, B])
-    assert found["mm/a"].results == {"the kernel's log is clean": "not ok"}
-    assert found["mm/b"].results == {}
+    assert (found["mm/a"].results, found["mm/b"].results) == (COMPLAINT, {})
     # It dies between two tests.
     found = _read(said.partition("\n@quell begin 1")[0], LOG % 0 + PANIC, [A, B])
-    assert {name: one.results for name, one in found.items()} == {"mm/a": {"the kernel's log is clean": "not ok"}}
-
-
-PASS = Outcome("pass", {"x": "ok", "y": "ok"})
-FAIL = Outcome("fail", {"x": "ok", "y": "not ok"})
-CRASH = Outcome("crash", {"x": "ok"})
+    assert {name: one.results for name, one in found.items()} == {"mm/a": COMPLAINT}
 
 
 def test_differences() -> None:
-    assert selftests.differences(PASS, PASS) == {}
-    assert selftests.differences(FAIL, FAIL) == {}
+    assert selftests.differences(PASS, PASS) == selftests.differences(FAIL, FAIL) == {}
     assert selftests.differences(PASS, FAIL) == {"as a whole": ("pass", "fail"), "y": ("ok", "not ok")}
-    short = Outcome("pass", {"x": "ok"})
-    assert selftests.differences(PASS, short) == {"y": ("ok", "missing")}
+    assert selftests.differences(PASS, LACKS) == {"y": ("ok", "missing")}
     # Missing results of a test that was cut short are ignored; its status differs.
     assert selftests.differences(PASS, CRASH) == {"as a whole": ("pass", "crash")}
-    timeout = Outcome("timeout", {"x": "ok"})
-    assert selftests.differences(Outcome("timeout", {}), timeout) == {}
-
-
-SAME, WORSE, BETTER = (PASS, PASS), (PASS, FAIL), (FAIL, PASS)
-CLEAN = Outcome("pass")
-WARNED = Outcome("pass", {"the kernel's log is clean": "not ok"})
-
-
-@pytest.mark.parametrize(
-    ("rounds", "counts"),
-    [
-        ([SAME], False), ([WORSE], True), ([BETTER], True), ([WORSE, SAME, SAME], False), ([WORSE, WORSE, SAME], True),
-        # Flaky on stock too; a third as often is enough.
-        ([WORSE, BETTER, SAME], False), ([WORSE, BETTER, WORSE], False), ([WORSE] * 8 + [BETTER], True),
-        ([WORSE] * 6 + [BETTER] * 3, False), ([WORSE] * 4 + [SAME] * 5, False),
-        # A dead kernel counts once, and so does a complaint.
-        ([(PASS, CRASH), SAME, SAME], True), ([(CRASH, PASS), SAME, SAME], False),
-        ([(CLEAN, WARNED), (CLEAN, CLEAN), (CLEAN, CLEAN)], True), ([(WARNED, WARNED)], False),
-    ],
-)  # fmt: skip
-def test_difference_counts_if_it_comes_again(rounds: list[selftests.Round], counts: bool) -> None:
-    assert bool(selftests.judge(rounds)) == counts
-
-
-def test_differences_are_named() -> None:
+    assert selftests.differences(Outcome("timeout", {}), Outcome("timeout", {"x": "ok"})) == {}
+    # Those of several rounds.
     assert set(selftests.judge([WORSE])) == {"as a whole", "y"}
     assert selftests.judge([WORSE, WORSE, SAME])["y"] == ("ok, ok, ok", "not ok, not ok, ok")
 
 
+@pytest.mark.parametrize(("rounds", "counts"), [
+    ([SAME], False), ([WORSE], True), ([BETTER], True),
+    ([WORSE, SAME, SAME], False), ([WORSE, WORSE, SAME], True),
+    # Flaky on stock too; a third as often is enough.
+    ([WORSE, BETTER, SAME], False), ([WORSE, BETTER, WORSE], False), ([WORSE] * 8 + [BETTER], True),
+    ([WORSE] * 6 + [BETTER] * 3, False), ([WORSE] * 4 + [SAME] * 5, False),
+    # A dead kernel counts once, and so does a complaint.
+    ([(PASS, CRASH), SAME, SAME], True), ([(CRASH, PASS), SAME, SAME], False),
+    ([(CLEAN, WARNED), (CLEAN, CLEAN), (CLEAN, CLEAN)], True), ([(WARNED, WARNED)], False),
+])  # fmt: skip
+def test_difference_counts_if_it_comes_again(rounds: list[selftests.Round], counts: bool) -> None:
+    assert bool(selftests.judge(rounds)) == counts
+
+
 def test_skipping_everything_says_nothing() -> None:
-    assert Outcome("skip").says_nothing()
-    assert Outcome("pass", {"x": "skip"}).says_nothing()
-    assert not Outcome("pass").says_nothing()
-    assert not PASS.says_nothing()
     nothing = Outcome("pass", {"x": "skip"})
+    assert [one.says_nothing() for one in (SKIP, nothing, CLEAN, PASS)] == [True, True, False, False]
     assert selftests.report([A], {"mm/a": [(nothing, nothing)]})[0].status == "skipped"
 
 
 def test_cases() -> None:
-    hopeless = Selftest("mm", "slow", hopeless="it takes a day")
-    skip = Outcome("skip")
-    tests = [A, B, C, Selftest("mm", "d"), Selftest("mm", "e"), hopeless]
-    rounds = {
-        "mm/a": [(PASS, PASS)],
-        "mm/b": [(FAIL, FAIL)],
-        "mm/c": [(PASS, FAIL)] * 3,
-        "mm/d": [(skip, skip)],
-        "mm/e": [(PASS, FAIL), (PASS, PASS), (PASS, PASS)],
-    }
+    tests = [*(Selftest("mm", name) for name in "abcde"), Selftest("mm", "slow", hopeless="it takes a day")]
+    each = ([SAME], [(FAIL, FAIL)], [WORSE] * 3, [(SKIP, SKIP)], [WORSE, SAME, SAME])
+    rounds = {test.name: list(one) for test, one in zip(tests, each, strict=False)}
     cases = {case.name: case for case in selftests.report(tests, rounds)}
     # A test that fails on both counts as passed if some of its results are ok.
     assert {name: (case.status, case.why) for name, case in cases.items() if case.status != "failed"} == {
@@ -209,8 +181,7 @@ def test_only_what_differs_runs_again() -> None:
     rounds, large = selftests.compare_all([A, B, Selftest("mm", "slow", hopeless="why")], run_on)
     assert calls[:2] == [("stock", ["mm/a", "mm/b"], 1), ("quell", ["mm/a", "mm/b"], 1)]
     assert calls[2:] == [(kernel, ["mm/b"], n) for n in (2, 3) for kernel in ("stock", "quell")]
-    assert [len(rounds[name]) for name in ("mm/a", "mm/b")] == [1, 3]
-    assert large == {}
+    assert [len(rounds[name]) for name in ("mm/a", "mm/b")] == [1, 3] and large == {}
 
 
 def test_what_large_folios_do_on_stock_as_well_is_told_apart() -> None:
@@ -227,99 +198,74 @@ def test_what_large_folios_do_on_stock_as_well_is_told_apart() -> None:
     assert "as stock with large folios, in 9 runs" in a.said and "DIFFERENT in 9 runs" in b.said
     assert a.why.startswith("as stock with large folios: ") and "y: stock ok, ok" in a.why
 
-
-LACKS = Outcome("pass", {"x": "ok"})
-
-
-@pytest.mark.parametrize(
-    ("each", "large", "excused"),
-    [
-        (WORSE, [FAIL, FAIL, PASS], ["as a whole", "y"]),
-        (WORSE, [FAIL, PASS, PASS], []),
-        ((PASS, CRASH), [CRASH] * 3, []),
-        ((CLEAN, WARNED), [WARNED] * 3, []),
-        # A skipped test explains no missing result.
-        ((PASS, LACKS), [Outcome("skip")] * 3, []),
-    ],
-)
-def test_large_folios_do_not_excuse_everything(each: selftests.Round, large: list[Outcome], excused: list[str]) -> None:
+@pytest.mark.parametrize(("each", "large", "excused"), [
+    (WORSE, [FAIL, FAIL, PASS], ["as a whole", "y"]), (WORSE, [FAIL, PASS, PASS], []),
+    ((PASS, CRASH), [CRASH] * 3, []), ((CLEAN, WARNED), [WARNED] * 3, []),
+    # A skipped test explains no missing result.
+    ((PASS, LACKS), [SKIP] * 3, []),
+])  # fmt: skip
+def test_what_large_folios_excuse(each: selftests.Round, large: list[Outcome], excused: list[str]) -> None:
     assert selftests.as_large([each] * 9, large) == excused
 
 
-def test_stock_with_large_folios_boots_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    accel = machine.Accelerator("tcg", "it is a test")
+    monkeypatch.setattr(machine, "choose_accelerator", lambda *_: accel)
+    images = dict.fromkeys((*selftests.KERNELS, selftests.LARGE), tmp_path / "image")
+    return Bench(images, tmp_path / "disk", Cache(tmp_path))
+
+
+def test_stock_boots_with_large_folios(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     appended = []
     monkeypatch.setattr(selftests.steps, "boot", lambda *a, **k: appended.append(a[2].append) or {})
-    images = dict.fromkeys((*selftests.KERNELS, selftests.LARGE), tmp_path / "image")
-    guests = selftests._Bench(images, tmp_path / "disk", Cache(tmp_path))
-    for kernel in images:
-        guests.boot(kernel, [A])
+    for kernel in bench.images:
+        bench.boot(kernel, [A])
     assert ["thp_anon=16K-64K:always;2M:inherit" in words for words in appended] == [False, False, True]
 
 
+@dataclass
 class _Guest:
-    """A guest that runs the driver's tests; some kill it."""
+    """A guest that runs the driver's tests, or says nothing; some tests kill it."""
 
-    def __init__(self, deadly: Sequence[str]) -> None:
-        self.deadly = deadly
-        self.boots = 0
+    deadly: str = ""
+    silent: bool = False
+    boots: int = 0
 
-    def __call__(self, _machine: machine.Machine, _image: Path, job: machine.Job, rundir: Path, **_: object) -> None:
+    def __call__(self, _machine: object, _image: Path, job: machine.Job, rundir: Path, **_: object) -> None:
         self.boots += 1
         said = ""
         for line in job.argv[2].splitlines():
-            if not line.startswith("run "):
+            if self.silent or not line.startswith("run "):
                 continue
             number, name = line.split()[1], line.split("./")[-1].strip("'")
             said += f"\n@quell begin {number}\n"
-            if name in self.deadly:
+            if name == self.deadly:
                 break
             said += f"ok 1 it\n\n@quell end {number} 0\n"
-        (rundir / "stdout").write_text(said)
-        (rundir / "console.log").write_text("")
+        write_files(rundir, {"stdout": said, "console.log": ""})
         if said and not said.endswith(" 0\n"):
             raise watch.GuestTimeout("it hangs")
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[_Guest], selftests._Bench]:
-    def make(guest: _Guest) -> selftests._Bench:
-        monkeypatch.setattr(machine, "boot", guest)
-        accel = machine.Accelerator("tcg", "it is a test")
-        monkeypatch.setattr(machine, "choose_accelerator", lambda *_: accel)
-        return selftests._Bench({"stock": tmp_path / "image"}, tmp_path / "disk", Cache(tmp_path))
-
-    return make
-
-
-def test_goes_on_after_the_culprit(bench: Callable[[_Guest], selftests._Bench], tmp_path: Path) -> None:
-    guest = _Guest(["b"])
-    found = bench(guest).run("stock", [A, B, C])
-    assert {name: one.status for name, one in found.items()} == {
-        "mm/a": "pass", "mm/b": "hang", "mm/c": "pass",
-    }  # fmt: skip
+def test_goes_on_after_the_culprit(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    guest = _Guest(deadly="b")
+    monkeypatch.setattr(machine, "boot", guest)
+    found = bench.run("stock", [A, B, C])
+    assert [found[f"mm/{name}"].status for name in "abc"] == ["pass", "hang", "pass"] and len(found) == 3
     assert guest.boots == 2
     assert (tmp_path / "logs/selftests/stock/mm-b.log").read_text().startswith("hang\n")
 
 
-def test_guest_that_begins_nothing(
-    bench: Callable[[_Guest], selftests._Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready = bench(_Guest([]))
-
-    def silent(_m: object, _i: object, _j: object, rundir: Path, **_: object) -> None:
-        (rundir / "stdout").write_text("")
-        (rundir / "console.log").write_text("")
-
-    monkeypatch.setattr(machine, "boot", silent)
-    with pytest.raises(QuellError, match="stock kernel did not begin mm/a"):
-        ready.run("stock", [A])
+def test_guest_that_begins_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "boot", _Guest(silent=True))
+    fails(QuellError, "stock kernel did not begin mm/a", bench.run, "stock", [A])
 
     def missing(*_: object, **__: object) -> None:
         raise UsageError("a program is missing")
 
     monkeypatch.setattr(machine, "boot", missing)
-    with pytest.raises(UsageError, match="is missing"):
-        ready.run("stock", [A])
+    fails(UsageError, "is missing", bench.run, "stock", [A])
 
 
 def test_groups_share_a_guest() -> None:
@@ -333,30 +279,21 @@ def test_groups_share_a_guest() -> None:
     assert selftests.groups([]) == []
 
 
-def test_names_are_unique() -> None:
+def test_programs_are_known_once(tmp_path: Path) -> None:
     names = [test.name for test in selftests.TESTS]
     assert len(names) == len(set(names))
-
-
-def test_programs_that_nobody_knows(tmp_path: Path) -> None:
     known = ("mm/cow", "mm/write_to_hugetlbfs", "mm/run_vmtests.sh", "kvm/x86_64/state_test")
-    for name in (*known, "mm/brand-new", "kvm/x86_64/newer"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    write_files(tmp_path, dict.fromkeys((*known, "mm/brand-new", "kvm/x86_64/newer"), ""))
     assert selftests._unknown(tmp_path) == ["kvm/x86_64/newer", "mm/brand-new"]
 
 
 def test_build_that_fails_names_the_suite(
-    source: Source, cache: Cache, monkeypatch: pytest.MonkeyPatch,
-    fake_program: Callable[[str, str], Path],
-) -> None:  # fmt: skip
-    for name in selftests._SUITES:
-        (source.tree / f"tools/testing/selftests/{name}").mkdir(parents=True)
-    (source.tree / "mm/gup_test.h").write_text("")
+    source: Source, cache: Cache, monkeypatch: pytest.MonkeyPatch, fake_program: Fake
+) -> None:
+    suites = (f"tools/testing/selftests/{name}/x" for name in selftests._SUITES)
+    write_files(source.tree, dict.fromkeys(("mm/gup_test.h", *suites), ""))
     monkeypatch.setattr(selftests.prereq, "ensure", lambda _: None)
     fake_program("make", 'case "$*" in *selftests/mm*) echo "cow.c:1:2: error: no"; exit 2;; esac')
-    with pytest.raises(QuellError, match="the kernel's selftests in mm failed") as error:
-        selftests._build(source, cache)
-    assert error.value.detail == "cow.c:1:2: error: no"
+    error = fails(QuellError, "the kernel's selftests in mm failed", selftests._build, source, cache)
+    assert error.detail == "cow.c:1:2: error: no"
     assert not list(cache.data.glob("selftests-*"))
