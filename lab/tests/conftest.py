@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from quell.source import Source
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-Capsys = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 Fake = Callable[[str, str], Path]
 Error = TypeVar("Error", bound=BaseException)
 
@@ -34,11 +34,13 @@ def fails(kind: type[Error], says: str | None, call: Callable[..., Any], *args: 
     return caught.value
 
 
-def write_files(root: Path, files: dict[str, str]) -> None:
-    """Write these texts, by path in ``root``."""
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
+    """Write these texts, by path in ``root``; returns ``root``."""
     for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
 
 
 def git(root: Path, *args: str) -> str:

@@ -18,7 +18,6 @@ from quell import counters, engine, judge, machine, results, sides, table, ui
 from quell.paths import repo_root
 
 # Types of pytest's fixtures.
-Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 Done = subprocess.CompletedProcess[str]
 
@@ -43,15 +42,6 @@ def compiled(source: Path, folder: Path, *flags: str) -> Path:
     program = folder / source.stem
     subprocess.run(["gcc", "-pthread", *flags, "-o", program, source], check=True)
     return program
-
-
-def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    """Write files in ``root``, by path."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 @dataclass(frozen=True)

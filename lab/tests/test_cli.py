@@ -16,7 +16,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from guests import Capture, Patch, execute, lab_env
+from conftest import Capture
+from guests import Patch, execute, lab_env
 from quell import cli, ui
 from quell.errors import QuellError
 from quell.paths import Cache

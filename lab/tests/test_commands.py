@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from guests import Capture, Done, Patch, execute
+from conftest import Capture
+from guests import Done, Patch, execute
 from quell import cli, prereq
 from quell import source as quell_source
 from quell.commands import doctor

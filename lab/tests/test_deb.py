@@ -19,7 +19,7 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source
 
-from conftest import Capsys, Fake, fails, write_files
+from conftest import Capture, Fake, fails, write_files
 from test_proc import wait_until_gone
 
 Packages = Callable[..., deb.Packages]
@@ -278,7 +278,7 @@ def test_needs_by_option() -> None:
 
 
 def test_command(
-    source: Source, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+    source: Source, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(quell_source, "get_source", lambda cache, tree: source)
     monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)

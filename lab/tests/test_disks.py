@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from guests import Patch, write_files
+from conftest import write_files
+from guests import Patch
 from quell import disks, prereq
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache

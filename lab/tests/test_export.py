@@ -19,7 +19,7 @@ from quell import cli, export, series, source as quell_source, tree
 from quell.errors import QuellError, UsageError
 from quell.source import Source
 
-from conftest import Capsys, fails, git, write_files
+from conftest import Capture, fails, git, write_files
 
 WHO = export.Identity("A. Hacker", "a@example.org")
 WHEN = "2025-01-02T03:04:05Z"
@@ -219,7 +219,7 @@ def command(source: Source, shared: Path, monkeypatch: pytest.MonkeyPatch) -> So
 
 
 @pytest.mark.usefixtures("command")
-def test_command(tmp_path: Path, capsys: Capsys) -> None:
+def test_command(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "a/series"
     assert cli.main(["export", str(out)]) == 0
     said, err = capsys.readouterr()
@@ -234,7 +234,7 @@ def test_command(tmp_path: Path, capsys: Capsys) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_command_with_a_tree_of_ones_own(command: Source, tmp_path: Path, capsys: Capsys) -> None:
+def test_command_with_a_tree_of_ones_own(command: Source, tmp_path: Path, capsys: Capture) -> None:
     mine = tmp_path / "mine"
     subprocess.run(["cp", "-a", command.tree, mine], check=True)
     text = (mine / "mm/rmap.c").read_text().replace("int rmap_5", "/* newer */\nint rmap_5")
@@ -253,7 +253,7 @@ def test_command_with_a_tree_of_ones_own(command: Source, tmp_path: Path, capsys
 ])  # fmt: skip
 def test_bad_folders(
     files: list[str], more: list[str], message: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, dict.fromkeys(files, ""))

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from guests import Patch, lab_env, write_files
+from conftest import write_files
+from guests import Patch, lab_env
 from quell import engine, here, mechanisms, proc, sides, stats
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache

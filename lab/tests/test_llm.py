@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from guests import Capture, compiled, execute
+from conftest import Capture
+from guests import compiled, execute
 from quell import counters
 from quell.paths import repo_root
 

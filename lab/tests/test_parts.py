@@ -17,7 +17,8 @@ import pytest
 
 from checks import record
 from checks.cases import Case
-from guests import Patch, write_files
+from conftest import write_files
+from guests import Patch
 from quell import cli
 from quell.commands import test as test_command
 from quell.paths import Cache, repo_root

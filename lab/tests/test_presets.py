@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 import report_samples
-from guests import SIDES, Capture, Patch, plan, sample
+from conftest import Capture
+from guests import SIDES, Patch, plan, sample
 from quell import cli, counters, engine, judge, mechanisms, presets, published, results, sides, stats, workload
 from quell.commands import compare as command
 from quell.commands import figures

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import report_samples as samples
-from guests import Capture, Patch, terminal, write_files
+from conftest import Capture, write_files
+from guests import Patch, terminal
 from quell import cli, results, stats
 from quell.errors import UsageError
 from quell.paths import Cache

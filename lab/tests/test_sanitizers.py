@@ -12,7 +12,8 @@ import pytest
 
 from checks import check_kunit as kunit, check_sanitizers as sanitizers
 from checks.cases import Case, Results
-from guests import Capture, Patch, execute, guest_result
+from conftest import Capture
+from guests import Patch, execute, guest_result
 from quell import build, machine, tree, workload
 from quell.paths import Cache
 

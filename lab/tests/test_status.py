@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from guests import Capture, execute, write_files
+from conftest import Capture, write_files
+from guests import execute
 from quell import cli, status
 from quell.errors import QuellError
 from quell.paths import Cache, repo_root

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from guests import Done, Patch, compiled, execute, write_files
+from conftest import write_files
+from guests import Done, Patch, compiled, execute
 from quell import debian, counters, prereq, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root

@@ -12,7 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from guests import Capture, Patch, write_files
+from conftest import Capture, write_files
+from guests import Patch
 from quell import build, engine, packages, prereq, presets, tool, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root

@@ -19,7 +19,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from guests import Capture, Patch, lab_env
+from conftest import Capture
+from guests import Patch, lab_env
 from quell import cli, procfs
 from quell.commands import top
 from quell.errors import UsageError

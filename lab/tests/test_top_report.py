@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from guests import write_files
+from conftest import write_files
 from quell.paths import repo_root
 from quell.top import report, view
 from quell.top.causes import CAUSES

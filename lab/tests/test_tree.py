@@ -11,7 +11,7 @@ from quell import tree
 from quell.errors import QuellError, UsageError
 from quell.source import Source
 
-from conftest import FIRST, SECOND, Capsys, fails, git, write_files
+from conftest import FIRST, SECOND, Capture, fails, git, write_files
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, bool]]:
@@ -49,7 +49,7 @@ def apply(source: Source, kernel: Path) -> dict[str, str]:
     return {path: data.content.decode() for path, data in overlay.items() if data is not None}
 
 
-def test_apply(source: Source, kernel: Path, capsys: Capsys) -> None:
+def test_apply(source: Source, kernel: Path, capsys: Capture) -> None:
     # git apply silently skips files if it takes the outer repository for its own.
     git(source.tree.parent, "init", "-q")
     wrote = apply(source, kernel)
@@ -122,7 +122,7 @@ def test_git_tree(source: Source, kernel: Path, dest: Path) -> None:
     assert "up to date" in tree.make_git_tree(dest, other, kernel=kernel)
 
 
-def test_newer_tree_of_the_users(source: Source, kernel: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_newer_tree_of_the_users(source: Source, kernel: Path, tmp_path: Path, capsys: Capture) -> None:
     edit(source.tree / "mm/rmap.c", "int rmap_5(void)", "/* new */\nint rmap_5(void)")
     tree.make_git_tree(tmp_path / "a", Source("6.12.9", source.tree, "user-1"), kernel=kernel)
     err = capsys.readouterr().err

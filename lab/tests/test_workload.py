@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from guests import Patch, write_files
+from conftest import write_files
+from guests import Patch
 from quell import counters, debian, disks, engine, machine, workload
 from quell.errors import QuellError, UsageError
 from quell.frames import DATA_DIR, STAGE_DIR
