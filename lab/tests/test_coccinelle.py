@@ -10,6 +10,7 @@ import pytest
 
 from checks import check_coccinelle as coccinelle
 from checks.cases import Case, Results
+from conftest import Fake
 from quell.errors import QuellError
 from quell.source import Source
 
@@ -30,7 +31,7 @@ esac
 def run(
     source: Source,
     kernel: Path,
-    fake_program: Callable[[str, str], Path],
+    fake_program: Fake,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Callable[[], list[Case]]:

@@ -7,12 +7,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conftest import write_files
+from conftest import Fake, write_files
 from guests import Patch
 from quell import disks, prereq
 from quell.errors import QuellError, UsageError
@@ -178,7 +177,7 @@ def test_no_room_and_nothing_written(folder: Path, cache: Cache, monkeypatch: Pa
         disks.image_of(disks.Data(folder.parent), cache)
 
 
-def test_failures_leave_nothing(folder: Path, cache: Cache, fake_program: Callable[[str, str], Path]) -> None:
+def test_failures_leave_nothing(folder: Path, cache: Cache, fake_program: Fake) -> None:
     real = prereq.which("mkfs.ext4")
     data = disks.parse_data(str(folder))
     fake_program("mkfs.ext4", f'echo new > "{folder}/file"; exec {real} "$@"')

@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import write_files
+from conftest import Fake, write_files
 from guests import Patch, lab_env
 from quell import engine, here, mechanisms, proc, sides, stats
 from quell.errors import QuellError, UsageError
@@ -118,7 +117,7 @@ sys.exit(cli.main(["compare", "--here", "--", "sh", "-c", "echo $$ > {root}/pid;
 
 
 def test_perf_does_not_hide_how_a_command_ended(
-    root: Path, tmp_path: Path, monkeypatch: Patch, fake_program: Callable[[str, str], Path]
+    root: Path, tmp_path: Path, monkeypatch: Patch, fake_program: Fake
 ) -> None:
     fake_program("perf", 'while [ "$1" != -- ]; do shift; done; shift; "$@"; exit 0')
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import Fake
 from quell import debian, qemu, toolchain
 from quell.errors import UsageError
 from quell.paths import Cache
 
-Fake = Callable[[str, str], Path]
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 # Names sources of packages, and "downloads" one that has a QEMU.
 APT = """\

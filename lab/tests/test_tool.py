@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from conftest import Capture, write_files
+from conftest import Capture, Fake, write_files
 from guests import Patch
 from quell import build, engine, packages, prereq, presets, tool, workload
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
-Fake = Callable[[str, str], Path]
 # Stands in for cmake: it writes a makefile with the targets of the tool's own.
 CMAKE = r"""
 while [ $# -gt 0 ]; do
