@@ -293,11 +293,11 @@ def _user_files(tree: Path) -> tuple[list[str], str]:
         with tempfile.TemporaryDirectory() as scratch:
             env = {"GIT_DIR": f"{scratch}/git", "GIT_WORK_TREE": str(tree)}
             git("init", "-q", "--template=", cwd=Path(scratch), env={"GIT_DIR": env["GIT_DIR"]})
-            others = ["ls-files", "-z", "--others", "--exclude-standard"]
-            names = _split(git(*others, cwd=tree, env=env))
+            listing = ["ls-files", "-z", "--others", "--exclude-standard"]
+            names = _split(git(*listing, cwd=tree, env=env))
             if "Makefile" not in names:
                 # Debian's linux-source ignores all of the top level.
-                names = _split(git(*others, "-x", "!/*", "-x", "/.*", cwd=tree, env=env))
+                names = _split(git(*listing, "-x", "!/*", "-x", "/.*", cwd=tree, env=env))
         digest.update(str(tree).encode())
         for name in sorted(names):
             status = (tree / name).lstat()

@@ -222,7 +222,8 @@ class Hist(Source):
 
     def _counted(self) -> Snapshot:
         # Parsing takes long: texts as old as the counters, so that both hold the same shootdowns.
-        self._texts = {event: self.counts.read(f"{event}/hist") for event, _ in self._triggers}
+        for event in dict.fromkeys(event for event, _ in self._triggers):
+            self._texts[event] = self.counts.read(f"{event}/hist")
         return super()._counted()
 
     def fill(self, snapshot: Snapshot, events: list[Event], sent: float, hits: float) -> None:
