@@ -211,17 +211,19 @@ def runner(cache: Cache) -> Path:
 
 
 def guest_program(name: str, cache: Cache, folder: Path = Path(__file__).parent / "guest") -> Path:
-    """The program NAME.c of ``folder``, built statically into the cache."""
-    source = folder / f"{name}.c"
+    """The program of NAME.c and NAME_*.[ch] in ``folder``, built statically into the cache."""
+    files = [folder / f"{name}.c", *sorted(folder.glob(f"{name}_*.[ch]"))]
     flags = ["-O2", "-Wall", "-Wextra", "-static"]
-    key = hashlib.sha256(source.read_bytes() + " ".join(flags).encode()).hexdigest()[:16]
+    text = b"".join(file.read_bytes() for file in files) + " ".join(flags).encode()
+    key = hashlib.sha256(text).hexdigest()[:16]
     final = cache.data / f"{name}-{key}"
     program = final / name
     if not program.exists():
         with cache.lock(f"{name}-{key}"):
             if not program.exists():
                 with atomic_dir(final) as temp:
-                    proc.run(["gcc", *flags, "-o", temp / name, source], timeout=120)
+                    sources = [file for file in files if file.suffix == ".c"]
+                    proc.run(["gcc", *flags, "-o", temp / name, *sources], timeout=120)
     return program
 
 
