@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Early acknowledgment (A1 to A4 of arch/x86/mm/early_ack.c, kernel/smp_early_ack.h).
- * Initiators (senders) continue once the target has acknowledged. Then the target neither
+ * Initiators continue once the target has acknowledged. Then the target neither
  * reads nor writes freed frames, and no walk meets a freed page table. A message that is
  * queued without an interrupt is found. Any message may be sent as in stock instead.
  *
  * The target computes, takes interrupts and NMIs, pins a page by GUP-fast (GUP), is lazy
- * (LAZY), switches to another mm (SWITCH) and goes offline (HOTPLUG). Each of two senders
+ * (LAZY), switches to another mm (SWITCH) and goes offline (HOTPLUG). Each of two initiators
  * has a page of mm A and a message. One of them also flushes another mm that the target had
  * loaded, which uses its message twice (AGAIN), or frees a page table (TABLES).
  */
@@ -33,7 +33,7 @@ byte	next[NSENDER];
 bool	early[NSENDER];		/* CSD_FLAG_EARLY */
 bool	other_mm[NSENDER];	/* the request is not for mm A */
 byte	req_gen[NSENDER];	/* its new_tlb_gen; the range is page n */
-bool	info[NSENDER];		/* the sender's flush_tlb_info is valid */
+bool	info[NSENDER];		/* the initiator's flush_tlb_info is valid */
 byte	queue;			/* the target's call_single_queue */
 bool	ipi;
 bool	looking;		/* early_ack_looking */
@@ -87,8 +87,8 @@ bool	loaded = true;		/* CR3 has mm A */
 bool	user = true;		/* runs a thread of mm A, interrupts on */
 bool	switching;		/* LOADED_MM_SWITCHING */
 bool	owed;			/* early_ack_owed */
-bool	stopping;		/* stop_machine() keeps senders away */
-byte	sending;		/* senders between cpu_online_mask and the interrupt */
+bool	stopping;		/* stop_machine() keeps initiators away */
+byte	sending;		/* initiators between cpu_online_mask and the interrupt */
 bool	lazy;			/* cpu_tlbstate_shared.is_lazy */
 
 /* nmi_uaccess_okay() */
@@ -297,7 +297,7 @@ inline handler()
 		d_step { acked[c] = true; work_other[c] = other_mm[c]; work_gen[c] = req_gen[c] };
 		ACK(c);
 		run_one(c);
-#elif defined(NO_INFO_FIRST)	/* the sender's info is read before */
+#elif defined(NO_INFO_FIRST)	/* the initiator's info is read before */
 		owed = true;
 		ACK(c);
 		flush(other_mm[c], c, req_gen[c]);
@@ -400,7 +400,7 @@ end:	do
 	od
 }
 
-/* --- Senders --------------------------------------------------------------------------- */
+/* --- Initiators ------------------------------------------------------------------------- */
 
 /* native_flush_tlb_multi(); possible: early_ack_possible() with the switch on */
 inline send(other, g, possible)
@@ -455,7 +455,7 @@ inline unmap()
 	d_step { free[me] = true; new_gen = 0 }
 }
 
-proctype Sender(byte me)
+proctype Initiator(byte me)
 {
 	byte new_gen;
 	bool sent, was_empty;
@@ -495,13 +495,13 @@ proctype Tables(byte me)
 init
 {
 	atomic {
-		run Sender(0);
+		run Initiator(0);
 #ifdef TABLES
 		run Tables(1);
 #elif defined(AGAIN)
 		run Again(1);
 #else
-		run Sender(1);
+		run Initiator(1);
 #endif
 	}
 }

@@ -33,7 +33,7 @@ def _judge(text: str, log: str = "", status: str = "pass", parked: int = 5000) -
         "# VIOLATION: by ledger after 0.050 s",
         "# VIOLATION: by user half (the process 'reader' ended with signal 11) after 3 s",
         "# VIOLATION, with --seed 4711:",
-        "not ok 3 luf_stale write: 9 reads, 2 stale, 0 wrong, 64 of 64 pages parked",
+        "not ok 3 luf_stale write: 9 reads, 2 stale, 0 wrong, 64 of 64 pages deferred",
         "not ok 3 early_ack unmap by one: 20 rounds, 9 accesses, 0 stale, 10 wrong, 0 sent",
         "not ok 6 luf_migrate lost writes, by a thread: in 3 of 64 pages, 9 writes",
         "not ok 1 security secrets memory.reclaim: 900 words read, 5 of them secrets, 0 wrong",
@@ -47,7 +47,7 @@ def test_wrong_reads_and_hangs_fail(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "not ok 2 luf_stale full lot: 39625408 reads, 0 stale, 0 wrong, 0 of 64 pages parked",
+        "not ok 2 luf_stale full lot: 39625408 reads, 0 stale, 0 wrong, 0 of 64 pages deferred",
         "not ok 22 folio_order learns: 2 complaints",
         "not ok 6 luf_migrate lost writes, by a thread: in 0 of 64 pages, 9 writes",
         "# VIOLATION: by user half (the process 'fill' ended with exit code 1) after 3 s",

@@ -60,7 +60,7 @@
  * flush_tlb_range(). [early_ack with shared page tables; ack with TABLES]
  *
  * A4: no request is lost, mixed up or left without an interrupt: see kernel/smp_early_ack.h.
- * [early_ack_call_test, early_ack with two senders; ack with AGAIN]
+ * [early_ack_call_test, early_ack with two initiators; ack with AGAIN]
  *
  * A5: the surroundings are as in stock. [switches; early_ack with the switch and CPU hotplug; ack
  * with SWITCH, LAZY, HOTPLUG]

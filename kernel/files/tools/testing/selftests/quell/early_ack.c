@@ -5,7 +5,7 @@
  *
  *	early_ack [ROUNDS]
  *
- * An initiator (sender) takes access to 1, 8, 33 or 100 pages away, publishes that, and
+ * An initiator takes access to 1, 8, 33 or 100 pages away, publishes that, and
  * gives it back, ROUNDS times in all. Watchers on the other CPUs keep the pages hot in
  * their TLBs:
  *
@@ -33,7 +33,7 @@
 #include "early_ack.h"
 
 #define MAX_PAGES	100
-#define MAX_SENDERS	2
+#define MAX_INITIATORS	2
 /* A region lies in the middle of such a space. */
 #define SPACE		(8UL << 20)
 #define MIDDLE		(3UL << 20)
@@ -55,12 +55,12 @@ struct region {
 };
 
 struct group {
-	struct region regions[MAX_SENDERS];
-	int senders, watchers;
-	int sender_cpu[MAX_SENDERS], watcher_cpu[MAX_CPUS];
+	struct region regions[MAX_INITIATORS];
+	int initiators, watchers;
+	int initiator_cpu[MAX_INITIATORS], watcher_cpu[MAX_CPUS];
 	enum op op;
 	unsigned long rounds;
-	atomic_int next_sender, next_watcher, ready;
+	atomic_int next_initiator, next_watcher, ready;
 	atomic_bool stop;
 	struct totals *totals;
 };
@@ -133,9 +133,9 @@ static void *watch(void *arg)
 
 		atomic_fetch_add(&r->passes, 1);
 		while (atomic_load(&r->away) && !atomic_load(&g->stop) &&
-		       g->senders == 1)
+		       g->initiators == 1)
 			;
-		which = (which + 1) % g->senders;
+		which = (which + 1) % g->initiators;
 	} else {
 		jump_on_fault(&jump);
 		atomic_fetch_add(&g->ready, 1);
@@ -148,13 +148,13 @@ static void *watch(void *arg)
 		else
 			read_region(g, r);
 		atomic_fetch_add(&r->passes, 1);
-		which = (which + 1) % g->senders;
+		which = (which + 1) % g->initiators;
 	}
 	jump_on_fault(NULL);
 	return NULL;
 }
 
-/* --- Senders --------------------------------------------------------------------- */
+/* --- Initiators ------------------------------------------------------------------ */
 
 /* Bounded: the watchers may not be running. */
 static void let_pass(struct group *g, struct region *r)
@@ -280,10 +280,10 @@ bool found(const struct totals *totals)
 static void *send(void *arg)
 {
 	struct group *g = arg;
-	int me = atomic_fetch_add(&g->next_sender, 1);
+	int me = atomic_fetch_add(&g->next_initiator, 1);
 	struct region *r = &g->regions[me];
 
-	pin(g->sender_cpu[me]);
+	pin(g->initiator_cpu[me]);
 	/* The first violation is enough. */
 	for (unsigned long n = 1; n <= g->rounds && !found(g->totals); n++) {
 		uint64_t sum;
@@ -309,17 +309,17 @@ static void *send(void *arg)
 
 /* --- Tests ----------------------------------------------------------------------- */
 
-/* Senders take the CPUs from @first on. */
-void run_group(struct totals *totals, enum op op, int senders, int first, int keep_free,
+/* Initiators take the CPUs from @first on. */
+void run_group(struct totals *totals, enum op op, int initiators, int first, int keep_free,
 	       int pages, unsigned long rounds)
 {
-	pthread_t sender[MAX_SENDERS], watcher[MAX_CPUS];
+	pthread_t initiator[MAX_INITIATORS], watcher[MAX_CPUS];
 	struct group g = {
-		.senders = senders, .op = op, .rounds = rounds, .totals = totals,
+		.initiators = initiators, .op = op, .rounds = rounds, .totals = totals,
 	};
 
-	for (int i = 0; i < senders; i++) {
-		g.sender_cpu[i] = cpus[(first + i) % nr_cpus];
+	for (int i = 0; i < initiators; i++) {
+		g.initiator_cpu[i] = cpus[(first + i) % nr_cpus];
 		make_region(&g.regions[i], i, pages);
 		if (op != UFFD)
 			continue;
@@ -327,7 +327,7 @@ void run_group(struct totals *totals, enum op op, int senders, int first, int ke
 		if (g.regions[i].uffd < 0)
 			die("userfaultfd");
 	}
-	/* Watchers and senders share no CPU if there are enough. */
+	/* Watchers and initiators share no CPU if there are enough. */
 	for (int i = nr_cpus > keep_free ? keep_free : 0; i < nr_cpus; i++)
 		g.watcher_cpu[g.watchers++] = cpus[i];
 
@@ -335,14 +335,14 @@ void run_group(struct totals *totals, enum op op, int senders, int first, int ke
 		start_thread(&watcher[i], watch, &g);
 	while (atomic_load(&g.ready) < g.watchers)
 		sched_yield();
-	for (int i = 0; i < senders; i++)
-		start_thread(&sender[i], send, &g);
-	for (int i = 0; i < senders; i++)
-		pthread_join(sender[i], NULL);
+	for (int i = 0; i < initiators; i++)
+		start_thread(&initiator[i], send, &g);
+	for (int i = 0; i < initiators; i++)
+		pthread_join(initiator[i], NULL);
 	atomic_store(&g.stop, true);
 	for (int i = 0; i < g.watchers; i++)
 		pthread_join(watcher[i], NULL);
-	for (int i = 0; i < senders; i++)
+	for (int i = 0; i < initiators; i++)
 		drop_region(&g.regions[i]);
 }
 
@@ -353,7 +353,7 @@ static const char * const who_names[] = { "one", "two threads", "two processes" 
 static void run_who(struct totals *totals, enum op op, enum who who, int pages,
 		    unsigned long rounds)
 {
-	pid_t child[MAX_SENDERS];
+	pid_t child[MAX_INITIATORS];
 	int status;
 
 	if (who != PROCESSES) {
@@ -361,14 +361,14 @@ static void run_who(struct totals *totals, enum op op, enum who who, int pages,
 			  who == THREADS ? 2 : 1, pages, rounds);
 		return;
 	}
-	for (int i = 0; i < MAX_SENDERS; i++) {
+	for (int i = 0; i < MAX_INITIATORS; i++) {
 		child[i] = must_fork();
 		if (!child[i]) {
 			run_group(totals, op, 1, i, 2, pages, rounds);
 			_exit(0);
 		}
 	}
-	for (int i = 0; i < MAX_SENDERS; i++)
+	for (int i = 0; i < MAX_INITIATORS; i++)
 		if (waitpid(child[i], &status, 0) < 0 || status)
 			atomic_fetch_add(&totals->wrong, 1);
 }
@@ -411,7 +411,7 @@ static void run(struct totals *totals, enum op op, enum who who,
 		    merged);
 }
 
-/* With two CPUs the requests of two senders have no third CPU to meet at. */
+/* With two CPUs the requests of two initiators have no third CPU to meet at. */
 static unsigned long rounds_of(unsigned long rounds, enum who who)
 {
 	unsigned long each = rounds / NR_OPS;
@@ -468,7 +468,7 @@ static void run_beside(struct totals *totals, unsigned long rounds)
 	if (access(ENABLED, W_OK))
 		return test_skip("early_ack, and root", "early_ack while the switch moves");
 	save_setting(ENABLED);
-	/* A CPU without a sender. */
+	/* A CPU without an initiator. */
 	if (nr_cpus > 2)
 		snprintf(cpu_online, sizeof(cpu_online),
 			 "/sys/devices/system/cpu/cpu%d/online", cpus[nr_cpus - 1]);

@@ -9,7 +9,7 @@
 #define MAX_CPUS	8
 
 /*
- * Looks of a sender before it goes on without the watchers. PAUSE is too slow under
+ * Looks of an initiator before it goes on without the watchers. PAUSE is too slow under
  * emulation.
  */
 #define PATIENCE	20000
@@ -24,7 +24,7 @@ struct totals {
 extern int cpus[MAX_CPUS], nr_cpus;
 
 bool found(const struct totals *totals);
-void run_group(struct totals *totals, enum op op, int senders, int first, int keep_free,
+void run_group(struct totals *totals, enum op op, int initiators, int first, int keep_free,
 	       int pages, unsigned long rounds);
 
 /* early_ack_huge.c */

@@ -246,7 +246,7 @@ static void run(const struct test *t)
 		restore_lot_pages();
 	/* A busy folio may be missed. */
 	test_result(!stale && !wrong && parked >= rounds * PAGES / 2,
-		    "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages parked",
+		    "luf_stale %s: %lu reads, %lu stale, %lu wrong, %ld of %d pages deferred",
 		    t->name, reads, stale, wrong, parked, rounds * (int)PAGES);
 }
 
@@ -301,9 +301,9 @@ int main(int argc, char **argv)
 	if (wanted("after an atomic write"))
 		write_atomically();
 	/* Slow, and needs cma=. */
-	if (*only && wanted("CMA, parked before"))
+	if (*only && wanted("CMA, deferred before"))
 		take_cma(true);
-	if (*only && wanted("CMA, parked meanwhile"))
+	if (*only && wanted("CMA, deferred meanwhile"))
 		take_cma(false);
 	if (*only)
 		test_end();

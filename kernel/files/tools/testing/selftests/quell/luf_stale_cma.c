@@ -85,7 +85,7 @@ void take_cma(bool park)
 	test_result(tried > busy && !failed && drains >= tried - busy &&
 		    parked >= tried * PAGES / 2 &&
 		    inside >= (unsigned long)tried * PAGES / 2,
-		    "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld parked, %ld drains",
-		    park ? "parked before" : "parked meanwhile", failed, tried, inside,
+		    "luf_stale CMA, %s: %d of %d failed, %lu pages in it, %ld deferred, %ld drains",
+		    park ? "deferred before" : "deferred meanwhile", failed, tried, inside,
 		    parked, drains);
 }

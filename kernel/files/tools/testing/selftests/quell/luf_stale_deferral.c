@@ -19,7 +19,7 @@ void try_to_park(const char *name, const char *file, bool writer, bool expected)
 	for (int i = 0; i < (expected ? 5 : 1) && parked < PAGES / 2; i++)
 		parked += pageout_shared(map, "luf_park");
 	test_result(expected ? parked >= PAGES / 2 : parked == 0,
-		    "luf_stale %s: %ld pages parked", name, parked);
+		    "luf_stale %s: %ld pages deferred", name, parked);
 	munmap(map, SIZE);
 	if (fd >= 0)
 		close(fd);
@@ -142,7 +142,7 @@ void offline_parked(const char *how)
 	munmap((void *)r.map, SIZE);
 	release_windows();
 	test_result(parked >= PAGES / 2 && gone && !failed,
-		    "luf_stale offline, %s: %d of 8 frames were not found, %d were parked, of %ld",
+		    "luf_stale offline, %s: %d of 8 frames were not found, %d were deferred, of %ld",
 		    how, failed, gone, parked);
 }
 
@@ -192,7 +192,7 @@ void park_long_list(void)
 	reader_stop(&r);
 	munmap(map, bytes);
 	unlink(name);
-	test_result(ok, "luf_stale long list: %ld pages parked, %ld flushes as the lot was full",
+	test_result(ok, "luf_stale long list: %ld pages deferred, %ld flushes as the list was full",
 		    parked, drains);
 }
 
@@ -218,7 +218,7 @@ void look_at_time(void)
 		ok = parked >= PAGES / 2 && left >= parked;
 	}
 	test_result(ok,
-		    "luf_stale accounting: %ld pages parked, %ld pages later",
+		    "luf_stale accounting: %ld pages deferred, %ld pages later",
 		    parked, left);
 
 	/* A new max_stale_ms gives back all that was deferred under the old one. */
@@ -293,7 +293,7 @@ void look_at_available(void)
 		available -= not_free_but_available();
 		right = parked >= PAGES / 2 && labs(available - parked * 4) < parked;
 	}
-	test_result(right, "luf_stale available: %ld pages parked, %ld kB more available",
+	test_result(right, "luf_stale available: %ld pages deferred, %ld kB more available",
 		    parked, available);
 	munmap(map, SIZE);
 	release_windows();

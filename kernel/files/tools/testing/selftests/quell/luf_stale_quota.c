@@ -63,7 +63,7 @@ void switch_quota_on(void)
 	if (!err)
 		quotactl(QCMD(Q_QUOTAOFF, USRQUOTA), device, 0, NULL);
 	test_result(!err && parked >= PAGES / 2 && flushes == 1,
-		    "luf_stale quota: %ld pages parked, %ld flushes, error %d",
+		    "luf_stale quota: %ld pages deferred, %ld flushes, error %d",
 		    parked, flushes, err);
 	release_windows();
 	munmap(map, SIZE);

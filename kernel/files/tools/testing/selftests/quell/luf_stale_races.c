@@ -78,7 +78,7 @@ void race_open(void)
 	pthread_join(writer, NULL);
 	parked = vm_counter("luf_park") - parked;
 	test_result(!stale && parked > 0,
-		    "luf_stale open race: %lu opens, %lu stale, %ld pages parked",
+		    "luf_stale open race: %lu opens, %lu stale, %ld pages deferred",
 		    atomic_load(&race_end), stale, parked);
 	munmap((void *)race_map, SIZE);
 }
@@ -170,7 +170,7 @@ void race_drain_open(void)
 	pthread_join(writer, NULL);
 	parked = vm_counter("luf_park") - parked;
 	test_result(!race_stale && parked > 0,
-		    "luf_stale drain race: %d opens, %lu stale, %ld pages parked",
+		    "luf_stale drain race: %d opens, %lu stale, %ld pages deferred",
 		    rounds * 25, race_stale, parked);
 	munmap((void *)race_map, SIZE);
 }

@@ -364,7 +364,7 @@ int main(int argc, char **argv)
 		    sum, atomic_load(&sh->rounds), atomic_load(&sh->skipped));
 	if (!only) {
 		parked = vm_counter("luf_park") - parked;
-		test_result(parked > 0, "luf_torture lot: %ld pages parked", parked);
+		test_result(parked > 0, "luf_torture deferred: %ld pages deferred", parked);
 	}
 	if (kernel_half) {
 		kernel = number_in(KERNEL_HALF "violations", "");

@@ -130,7 +130,7 @@ void test_bound(void)
 	unlink_park_files();
 	slack = PARKERS * LIST_PAGES + nr_cpus * 64;
 	test_result(most <= limit * nr_nodes() + slack && parked > 10 * limit,
-		    "security bound: %d users parked %ld pages, at most %ld at once in %ld looks; the limit is %ld",
+		    "security bound: %d users deferred %ld pages, at most %ld at once in %ld looks; the limit is %ld",
 		    PARKERS, parked, most, samples, limit);
 }
 
@@ -231,6 +231,6 @@ void test_memory(void)
 	unlink_park_files();
 	test_result(got && !kills && parked >= limit / 4 && left < parked / 2 &&
 		    atomic_load(&sh->worst_us) < 10000000,
-		    "security memory: %lu MB taken with %ld of %ld pages parked, %ld left, %ld processes killed, no page took longer than %ld us",
+		    "security memory: %lu MB taken with %ld of %ld pages deferred, %ld left, %ld processes killed, no page took longer than %ld us",
 		    taken >> 20, parked, limit, left, kills, atomic_load(&sh->worst_us));
 }

@@ -152,7 +152,7 @@ static void look_for_secrets(const char *name, void (*take)(pid_t pid), const ch
 	wrong = atomic_load(&sh->wrong);
 	reads = atomic_load(&sh->reads);
 	test_result(!seen && !wrong && parked >= rounds * least && reused >= rounds,
-		    "security secrets %s: %lu words read, %lu of them secrets, %lu wrong, %ld pages parked, %ld frames written by another user",
+		    "security secrets %s: %lu words read, %lu of them secrets, %lu wrong, %ld pages deferred, %ld frames written by another user",
 		    name, reads, seen, wrong, parked, reused);
 }
 

@@ -126,10 +126,10 @@ int main(int argc, char **argv)
 		set_switch("luf", false);
 		off = try_pageout("luf_park");
 		test_result(on >= PAGES / 2 && off == 0,
-			    "switches luf: %ld pages parked when on, %ld when off",
+			    "switches luf: %ld pages deferred when on, %ld when off",
 			    on, off);
 		test_result(vm_pages("nr_luf_parked") == 0,
-			    "switches luf: nothing stays parked when off");
+			    "switches luf: nothing stays deferred when off");
 	}
 	if (counts_flushes() && has_switch("unmap_batch")) {
 		long on = try_pageout("nr_tlb_remote_flush"), off;
