@@ -69,30 +69,30 @@ def test_doctor_names_what_packages_with_btf_need(capsys: Capture, monkeypatch: 
     found = doctor_says(capsys)["packages"]
     assert found["state"] == "pending"
     assert "pahole and zlib1g-dev for a configuration with BTF" in found["detail"]
-    assert found["mend"].endswith("apt-get install --no-install-recommends pahole zlib1g-dev")
+    assert found["fix"].endswith("apt-get install --no-install-recommends pahole zlib1g-dev")
 
 
-@pytest.mark.parametrize(("mode", "members", "detail", "mend"), [
+@pytest.mark.parametrize(("mode", "members", "detail", "fix"), [
     (0o20660, [], "USER is not in the group kvm; emulation", "sudo usermod -aG kvm USER, then log in again"),
     (0o20660, ["USER"], "this session began before USER joined the group kvm", "log in again"),
     (0o20600, [], "its group kvm may not open it", "sudo chmod g+rw "),
 ])  # fmt: skip
 def test_doctor_names_the_group_of_kvm(
-    mode: int, members: list[str], detail: str, mend: str, tmp_path: Path, monkeypatch: Patch, cache: Cache
+    mode: int, members: list[str], detail: str, fix: str, tmp_path: Path, monkeypatch: Patch, cache: Cache
 ) -> None:
     user = pwd.getpwuid(os.geteuid()).pw_name
     kvm = tmp_path / "kvm"
     monkeypatch.setattr(doctor, "_KVM", kvm)
     monkeypatch.setattr("os.access", lambda *_: False)
     [found] = doctor._accelerator(cache)
-    assert (found.state, found.mend) == ("ok", "") and f"no {kvm}; emulation" in found.detail
+    assert (found.state, found.fix) == ("ok", "") and f"no {kvm}; emulation" in found.detail
     kvm.touch()
     kvm.chmod(mode & 0o777)
     group = grp.struct_group(("kvm", "x", 104, [name.replace("USER", user) for name in members]))
     monkeypatch.setattr("grp.getgrgid", lambda _: group)
     [found] = doctor._accelerator(cache)
     assert found.state == "pending" and detail.replace("USER", user) in found.detail
-    assert found.mend.startswith(mend.replace("USER", user))
+    assert found.fix.startswith(fix.replace("USER", user))
 
 
 def test_clean(cache: Cache, capsys: Capture) -> None:

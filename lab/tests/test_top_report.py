@@ -90,7 +90,7 @@ def test_time_lost() -> None:
 ])  # fmt: skip
 def test_verdict(one: Snapshot, mechanism: str | None, words: str) -> None:
     verdict = built(one)["verdict"]
-    assert verdict["mechanism"] == mechanism and verdict["mends"] is (mechanism is not None)
+    assert verdict["mechanism"] == mechanism and verdict["fixes"] is (mechanism is not None)
     assert words in verdict["sentence"] and verdict["sentence"].endswith(".")
 
 
@@ -104,8 +104,8 @@ def test_verdict_on_causes_that_quell_leaves() -> None:
 
 def test_verdict_on_quell() -> None:
     verdict = built(snapshot(10000), {"luf": True})["verdict"]
-    assert not verdict["mends"] and "switched on here already" in verdict["sentence"]
-    assert built(snapshot(10000), {"luf": False})["verdict"]["mends"]
+    assert not verdict["fixes"] and "switched on here already" in verdict["sentence"]
+    assert built(snapshot(10000), {"luf": False})["verdict"]["fixes"]
 
 
 def test_process() -> None:

@@ -4,7 +4,7 @@
 The exit code is 0 if every prerequisite is here, else 2. Other commands fetch or
 build the source and the kernels when they need them: these are listed as pending,
 and are no error. --json prints one object: schema, ok, and checks, a list of
-{name, state, detail, mend}. The state is ok, missing or pending; mend is the command.
+{name, state, detail, fix}. The state is ok, missing or pending; fix is the command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Check:
     name: str
     state: str
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 EXAMPLES = """\
@@ -92,8 +92,8 @@ def _packages() -> Iterator[Check]:
 def _python() -> Iterator[Check]:
     wrong = packages.missing(repo_root() / "lab/requirements.txt")
     if wrong:
-        mend = f"rm -r {Cache().root / 'venv'}, then ./quell doctor"
-        yield Check("python", "missing", ", ".join(wrong), mend)
+        fix = f"rm -r {Cache().root / 'venv'}, then ./quell doctor"
+        yield Check("python", "missing", ", ".join(wrong), fix)
     else:
         yield Check("python", "ok", "the Python packages are here")
 
@@ -194,6 +194,6 @@ def main(args: argparse.Namespace) -> int:
     width = max(len(check.name) for check in found)
     for check in found:
         print(f"{check.state:8} {check.name:{width}}  {check.detail}")
-        if check.mend:
-            print(f"{'':8} {'':{width}}  -> {check.mend}")
+        if check.fix:
+            print(f"{'':8} {'':{width}}  -> {check.fix}")
     return 0 if ok else 2

@@ -248,13 +248,13 @@ def verdict(
     subject: str,
     switches: Mapping[str, bool] | None,
 ) -> dict[str, Any]:
-    """Whether Quell helps (``mends``), and how much, in words of ``subject``.
+    """Whether Quell helps (``fixes``), and how much, in words of ``subject``.
 
     ``share`` of ``of`` is the sum of the rows that ``mechanism`` is for, ``gain_max`` the share of CPU
     time that it saves at most.
     """
     of = "shootdowns" if snapshot.targets is None else "interrupts"
-    result: dict[str, Any] = {"mends": False, "mechanism": None, "share": 0.0, "of": of, "gain_max": 0.0}
+    result: dict[str, Any] = {"fixes": False, "mechanism": None, "share": 0.0, "of": of, "gain_max": 0.0}
     if snapshot.interrupts < _FEW and snapshot.sent < _FEW:
         count = f"{round(snapshot.sent)} {subject}, {round(snapshot.interrupts)} interrupts"
         return {**result, "sentence": f"{count}: nothing for Quell to fix."}
@@ -281,7 +281,7 @@ def verdict(
     result.update(mechanism=one.name, share=round(named, 6))
     if switches is not None and switches.get(one.name):
         return {**result, "sentence": f"{costs} It is switched on here already."}
-    result["mends"] = True
+    result["fixes"] = True
     if one.of_wait and lost["senders_share"] is None:
         sentence = f"{costs} It {one.does}, which are not known here, {one.condition}."
         return {**result, "gain_max": None, "sentence": sentence}
