@@ -3,13 +3,13 @@
 #
 # collect.sh KERNEL_SOURCE KERNEL_BUILD OUT
 #
-# Put into OUT what compiling a fixed part of the kernel takes, so that the
-# guest need not read it over 9p:
+# Put all inputs for compiling a fixed part of the kernel into OUT, so that the
+# guest need not read them over 9p:
 #
 #	src/	the C files and the headers they include from KERNEL_SOURCE
 #	build/	the generated headers from KERNEL_BUILD
 #	bin/	the host's gcc, cc1 and as; lib/ their shared libraries
-#	flags	what the kernel's makefiles give the compiler, as a gcc @file
+#	flags	the flags of the kernel's makefiles, as a gcc @file
 #	files	the C files, in the order they are compiled
 #
 # KERNEL_BUILD is a directory that `make O=` has prepared; the compiler's flags
@@ -46,14 +46,14 @@ gcc=$(PATH=/usr/bin:/bin command -v gcc) || fail "There is no gcc in /usr/bin."
 cmd=$build/kernel/.bounds.s.cmd
 [ -r "$cmd" ] || fail "$build is not prepared: it has no kernel/.bounds.s.cmd."
 
-# The tree as the makefiles named it, which may have been moved since.
+# The tree as the makefiles named it. It may have moved since.
 tree=$(sed -n 's|^source_kernel/bounds.s := \(.*\)/kernel/bounds.c$|\1|p' "$cmd")
 [ -n "$tree" ] || fail "$cmd does not name the kernel tree: build with O=."
 # It may be "..": for sed a pattern that means just this.
 tree=$(printf '%s\n' "$tree" | sed 's/[].[*^$\]/\\&/g')
 
-# Without the compiler's name (and ccache), what names the file, and the
-# dependency file.
+# Without the compiler's name (and ccache), the flags that name the file, and
+# the dependency file.
 flags=$(sed -n -e 's/ -DKBUILD_MODFILE=.*//' \
 	-e 's/^savedcmd_[^ ]* := .*-Wp,-MMD,[^ ]*//p' "$cmd")
 case $flags in

@@ -3,11 +3,11 @@
 #
 # collect.sh PACKAGES BYTES OUT
 #
-# Put into OUT what the guest needs of sysbench, so that it reads nothing of it
-# over 9p: bin/sysbench, its libraries in lib/, and in files/ the files that it
-# writes to, BYTES together. PACKAGES is where its package is unpacked, or / if
-# that is installed. After a change of redis/collect.sh the workload's version has
-# to change, as only this file is looked at.
+# Put sysbench into OUT, so that the guest reads nothing of it over 9p:
+# bin/sysbench, its libraries in lib/, and in files/ the files that it writes to,
+# BYTES together. PACKAGES is where its package is unpacked, or / if that is
+# installed. After a change of redis/collect.sh the workload's version has to
+# change, as only this file is looked at.
 set -eu
 
 fail()
