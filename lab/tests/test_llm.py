@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The workload llm: the file of weights, read here byte by byte, and the program's verdicts."""
+"""The workload llm: the file of weights, and the program's verdicts."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import struct
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +17,6 @@ from quell import counters
 from quell.paths import repo_root
 
 FOLDER = repo_root() / "workloads" / "llm"
-# GGUF's codes of value types: sizes of the numeric types; then the other types.
-SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-STRING, ARRAY = 8, 9
 F32, Q8_0 = 0, 8
 LAYER = 4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
 OUTER = 2 * 512 * 1024 + 1024
@@ -29,49 +26,15 @@ OUTER = 2 * 512 * 1024 + 1024
 def weights() -> Any:
     """The module weights.py."""
     pytest.importorskip("gguf")
-    spec = importlib.util.spec_from_file_location("weights", FOLDER / "weights.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(FOLDER / "weights.py")))
 
 
-class Reader:
-    """A GGUF file, version 3, read by its specification."""
+def read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys and the tensors of a GGUF file, by name."""
+    from gguf import GGUFReader
 
-    def __init__(self, file: Path) -> None:
-        self.data = file.read_bytes()
-        self.at = 0
-        magic, self.version, tensors, keys = self.take("<4sIQQ")
-        assert magic == b"GGUF"
-        self.keys = {self.text(): self.value(self.number()) for _ in range(keys)}
-        self.tensors = {}
-        for _ in range(tensors):
-            name = self.text()
-            shape = self.take(f"<{self.number()}Q")
-            self.tensors[name] = (shape, *self.take("<IQ"))
-        self.start = -(-self.at // 32) * 32
-
-    def take(self, form: str) -> tuple[Any, ...]:
-        values = struct.unpack_from(form, self.data, self.at)
-        self.at += struct.calcsize(form)
-        return values
-
-    def number(self) -> int:
-        return int(self.take("<I")[0])
-
-    def text(self) -> str:
-        (size,) = self.take("<Q")
-        return bytes(self.take(f"<{size}s")[0]).decode()
-
-    def value(self, kind: int) -> Any:
-        if kind == STRING:
-            return self.text()
-        if kind == ARRAY:
-            kind, count = self.take("<IQ")
-            return [self.value(kind) for _ in range(count)]
-        (raw,) = self.take(f"<{SIZES[kind]}s")
-        return struct.unpack("<f", raw)[0] if kind == 6 else int.from_bytes(raw, "little")
+    gguf = GGUFReader(file)
+    return {k: field.contents() for k, field in gguf.fields.items()}, {one.name: one for one in gguf.tensors}
 
 
 @pytest.mark.parametrize(("kind", "number", "bits"), [("F32", F32, 32), ("Q8_0", Q8_0, 8.5)])
@@ -79,29 +42,30 @@ def test_weights_file(weights: Any, tmp_path: Path, kind: str, number: int, bits
     file = tmp_path / "w.gguf"
     limit = int((2.5 * LAYER + OUTER) * bits / 8)
     assert weights.main(["weights.py", str(file), str(limit), kind]) == 0
-    gguf = Reader(file)
-    assert gguf.version == 3
-    assert (gguf.keys["general.architecture"], gguf.keys["llama.block_count"]) == ("llama", 2)
-    words = gguf.keys["tokenizer.ggml.tokens"]
-    assert len(words) == len(set(words)) == gguf.keys["llama.vocab_size"] == 512
-    assert len(gguf.tensors) == 3 + 2 * 9
-    assert gguf.tensors["blk.1.ffn_down.weight"][:2] == ((4096, 1024), number)
-    assert gguf.tensors["blk.1.ffn_norm.weight"][:2] == ((1024,), F32)
+    keys, tensors = read(file)
+    assert keys["GGUF.version"] == 3
+    assert (keys["general.architecture"], keys["llama.block_count"]) == ("llama", 2)
+    words = keys["tokenizer.ggml.tokens"]
+    assert len(words) == len(set(words)) == keys["llama.vocab_size"] == 512
+    assert len(tensors) == 3 + 2 * 9
+    last = tensors["blk.1.ffn_down.weight"]
+    assert (last.shape.tolist(), last.tensor_type) == ([4096, 1024], number)
+    norm = tensors["blk.1.ffn_norm.weight"]
+    assert (norm.shape.tolist(), norm.tensor_type) == ([1024], F32)
     # As large as the weights, and at most as large as requested.
     expected = (2 * LAYER + OUTER) * bits / 8
     assert expected <= file.stat().st_size <= min(limit, expected * 1.01)
-    last, *_, offset = gguf.tensors["blk.1.ffn_down.weight"]
-    assert gguf.start + offset + last[0] * last[1] * bits / 8 == file.stat().st_size
+    assert last.data_offset + 4096 * 1024 * bits / 8 == file.stat().st_size
 
 
 def test_weights_differ_from_layer_to_layer_and_are_the_same_each_time(weights: Any, tmp_path: Path) -> None:
     size = (2 * LAYER + OUTER) * 4 + (1 << 17)
     for name in "ab":
         assert weights.main(["weights.py", str(tmp_path / name), str(size)]) == 0
-    gguf = Reader(tmp_path / "a")
-    assert gguf.data == (tmp_path / "b").read_bytes()
-    starts = [gguf.start + offset for shape, _, offset in gguf.tensors.values() if len(shape) > 1]
-    assert len({gguf.data[start:][:4096] for start in starts}) == 2 + 2 * 7
+    data = (tmp_path / "a").read_bytes()
+    assert data == (tmp_path / "b").read_bytes()
+    starts = [one.data_offset for one in read(tmp_path / "a")[1].values() if len(one.shape) > 1]
+    assert len({data[start:][:4096] for start in starts}) == 2 + 2 * 7
 
 
 def test_weights_say_what_is_wrong(weights: Any, tmp_path: Path, capsys: Capture) -> None:
