@@ -7,8 +7,6 @@ Files with warnings are compiled from the stock source too, in the same configur
 result is kept until one of its inputs changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

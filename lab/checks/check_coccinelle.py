@@ -6,8 +6,6 @@ tested or after they are freed, tests that are always true. Rules that need an O
 are skipped.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ signing. dpkg installs the packages into a scratch root; their scripts have a sh
 run-parts there, nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

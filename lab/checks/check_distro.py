@@ -5,8 +5,6 @@
 initramfs, with Quell off and on. It runs the selftests, ``mapped-read`` and ``compare --here``.
 """
 
-from __future__ import annotations
-
 import lzma
 import re
 import shlex

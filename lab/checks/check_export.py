@@ -5,8 +5,6 @@ The long form compiles the tree after each commit of that one and of the default
 that it has by then, and each mechanism's series (``--only``).
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ memory go offline and online, tasks are frozen and killed. At last the power is 
 boot checks the disk.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

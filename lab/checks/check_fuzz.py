@@ -9,8 +9,6 @@ of the ledger or the kernel, and a hang are failures. A case is a guest with a s
 repeats it.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shlex

@@ -6,8 +6,6 @@ own parser, ``tools/testing/kunit/kunit.py parse``, reads the output. The long f
 Linux's own tests of mm and lib, on stock and on Quell: every single result must be the same.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

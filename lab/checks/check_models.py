@@ -6,8 +6,6 @@ pass; with a barrier or check removed (a define ``NO_...``) spin must find a
 violation. At least one run must reach each statement.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

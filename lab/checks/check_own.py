@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The user's own data and machine: disks of every file system, and ``compare --here`` in a guest."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

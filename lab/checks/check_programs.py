@@ -6,8 +6,6 @@ expected results, or they follow from the program's own rules (balances that add
 fsck). A program that is not installed is skipped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

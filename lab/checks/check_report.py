@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Test the page of ``quell report`` in a real browser: phone, desktop, dark mode, print."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -10,13 +10,12 @@ function of Quell. In a hooked function of Linux it is a failure unless stock Li
 (``kcsan-stock``, under the same load) reports it too. Other races are listed.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -147,7 +146,7 @@ class Said:
     whole: bool
 
     @classmethod
-    def of(cls, guest: machine.GuestResult) -> Said:
+    def of(cls, guest: machine.GuestResult) -> Self:
         """Split a guest's output."""
         before, found, log = guest.stdout.partition(f"{_LOG}\n")
         tests, _, leaks = before.partition(f"{_LOG} leaks\n")

@@ -6,8 +6,6 @@ process group with its own time limit. A test that fails or is skipped on both k
 says nothing about Quell and is only listed. If results differ, both kernels run the test again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

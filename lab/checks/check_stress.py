@@ -6,8 +6,6 @@ kernel complaint on Quell counts unless stock has it too. On the debug kernel lo
 ledger check. Throughput must not fall below stock's beyond the spread.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Compile Quell's own objects with W=1, for each version of Linux: no warning about Quell's files."""
 
-from __future__ import annotations
-
 import pytest
 
 from checks import own_code

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Programs for guests: Quell's selftests, ``kernel/files/tools/testing/selftests/quell``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from quell import build, proc, source, tree

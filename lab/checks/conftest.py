@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Options, fixtures and reports of all checks; see cases.py for tests with many results."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Generator, Iterator

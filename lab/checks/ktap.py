@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The option ``--ktap`` of the checks: results as KTAP, a subtest for each part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Quell's own code for the checks: parts of it, its objects, and their warnings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

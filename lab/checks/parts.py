@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The report of ``quell test``: a line for each part, and its failures; it keeps the record."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The last result of each part of ``quell test``: the record for ``--resume``."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import Counter

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The files in ``scenarios``: shell for guests, and tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import TypeVar

@@ -6,8 +6,6 @@ session, so that all its processes can be killed. If a step kills the guest, the
 runs in a new guest.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The output of Quell's selftests: TAP."""
 
-from __future__ import annotations
-
 import re
 from itertools import takewhile
 

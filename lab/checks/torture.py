@@ -7,8 +7,6 @@ intact kernel none of them may complain. With a mutation of the debug kernel one
 three, another selftest, KUnit or a crash must reveal it: otherwise the tests prove nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Fixtures of all tests: a cache of their own, a small fake kernel, fake programs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

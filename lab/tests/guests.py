@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Kernels and places that need no VM, shared by the tests."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
@@ -72,7 +70,7 @@ def sample(exit_code: int = 0, **changed: counters.Number) -> counters.Sample:
 
 def printed(value: float, unit: str, *, more: bool = True, **changed: counters.Number) -> counters.Sample:
     """A run with the figure ``work``, printed by its program."""
-    one = sample(**changed)
+    one = sample(0, **changed)
     return counters.Sample(one.metrics, one.extras, {"work": counters.Figure(value, unit, more)})
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Made-up results for the tests of the report. No number in here was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -79,7 +77,7 @@ def ladder(cpus: Sequence[int] = (2,), workloads: Sequence[str] = ("mapped-read"
     for workload in workloads:
         for count in cpus:
             base = [40000 * count / (n + 1) for n, _ in enumerate(LADDER)]
-            runs = {key: [[b * 0.9, b, b * 1.2] for b in base] for key in ("shootdown_ipis", "elapsed_s", "ns_round")}
+            runs: dict[str, Any] = {key: [[b * 0.9, b, b * 1.2] for b in base] for key in ("shootdown_ipis", "elapsed_s", "ns_round")}
             runs["ns_round"][0] = []
             name = f"{workload}-{count}cpus" if len(cpus) > 1 else workload
             comparisons.append(comparison(workload, sides=LADDER, cpus=count, name=name, **runs))

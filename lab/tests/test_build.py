@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Building with a fake make: reuse, increments, errors, interruption."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from checks import check_checkpatch as checkpatch, own_code
 from checks.cases import Results
 from quell import build, prereq
@@ -52,7 +51,7 @@ exit 2
 
 
 @pytest.fixture(autouse=True)
-def make(fake_program: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+def make(fake_program: Fake, monkeypatch: Patch, tmp_path: Path) -> Make:
     """A make that succeeds; a call replaces its last part, and returns the file with its command lines."""
     calls = tmp_path / "calls"
     for name, value in (("CALLS", str(calls)), ("KCFLAGS", "-O0"), ("ARCH", "arm64")):
@@ -166,7 +165,7 @@ def test_builds_that_fail(
     build_fails(QuellError, "no hooks found", "quell")
 
 
-def test_w1(source: Source, kernel: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w1(source: Source, kernel: Path, cache: Cache, monkeypatch: Patch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(prereq, "ensure", asked.extend)
     warning = "mm/luf.c:3:5: warning: no previous prototype for 'x' [-Wmissing-prototypes]"
@@ -176,10 +175,10 @@ def test_w1(source: Source, kernel: Path, cache: Cache, monkeypatch: pytest.Monk
     assert set(prereq.BUILD) <= set(asked)
 
 
-def test_checkpatch(source: Source, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpatch(source: Source, kernel: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     script = 'my $f = $ARGV[-1]; if ($f =~ /luf/) { print "$f:1: WARNING:X: odd\\n"; exit 1 } exit 0;\n'
     (source.tree / "scripts/checkpatch.pl").write_text(script)
-    monkeypatch.setattr(checkpatch.source, "VERSIONS", ("6.12",))
+    monkeypatch.setattr("quell.source.VERSIONS", ("6.12",))
     results = Results()
     checkpatch.check_all(results, source, kernel, tmp_path)
     assert {case.name: case.why for case in results.cases} == {

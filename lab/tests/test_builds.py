@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Quell in many configurations, with a fake make: commands, comparison with stock, kept results."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from checks import check_builds as builds, configurations
 from checks.cases import Case
 from checks.configurations import CONFIGURATIONS, MECHANISMS, Configuration
@@ -56,7 +55,7 @@ exit $code
 @pytest.fixture
 def run(
     source: Source, kernel: Path, cache: Cache, fake_program: Fake,
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    monkeypatch: Patch, tmp_path: Path,
 ) -> Run:  # fmt: skip
     """The part, on the fake kernel, with two configurations: cases by name."""
     fake_program("make", MAKE)
@@ -147,7 +146,7 @@ def test_cut_off(run: Run, cache: Cache) -> None:
     assert not (obj / "half.o").exists()
 
 
-def test_configurations_that_are_not_built(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_that_are_not_built(run: Run, monkeypatch: Patch) -> None:
     one = Configuration("x", "quell", {"SMP": "n", "GONE": "m"})
     monkeypatch.setattr(configurations, "CONFIGURATIONS", (one,))
     # The fake make drops =n but not the =y of lab.config before it.
@@ -192,7 +191,7 @@ def test_what_sparse_does_not_see_is_named_by_function() -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
     src = tmp_path / "src"
     write_files(src, {
         "scripts/Kbuild.include": "",
@@ -241,7 +240,7 @@ def test_build_names() -> None:
     assert builds.optional(configurations.choose(["no-numa"])) == []
 
 
-def test_what_cannot_be_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_installed_is_left_out(monkeypatch: Patch) -> None:
     def refuse(wanted: object = ()) -> None:
         if wanted != prereq.BUILD:
             raise UsageError("Debian packages are missing: sparse")

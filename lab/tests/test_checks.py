@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reading the results of tests inside a guest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from guests import Patch
 from checks import benches, check_kunit as kunit, check_selftests as selftests, tap
 from checks.cases import Results
 from quell import machine
@@ -58,7 +57,7 @@ def test_tap(text: str, counts: tuple[list[str], ...], why: str) -> None:
     assert not why or why in [case.why for case in results.cases]
 
 
-def test_kernel_that_complains_has_failed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_that_complains_has_failed(cache: Cache, monkeypatch: Patch) -> None:
     said = "[1.0] WARNING: CPU: 1 PID: 7 at mm/mempolicy.c:2067\n[1.0] Call Trace:\n"
     guests = [machine.GuestResult(0, "", "", text, 1.0) for text in ("[0.1] all is well\n", said)]
     monkeypatch.setattr(machine, "run_script", lambda *_, **__: guests.pop(0))
@@ -71,7 +70,7 @@ def test_kernel_that_complains_has_failed(cache: Cache, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def suites(monkeypatch: pytest.MonkeyPatch) -> None:
+def suites(monkeypatch: Patch) -> None:
     """Two suites, independent of the kernel's."""
     monkeypatch.setattr(kunit, "SUITES", ("quell", "luf"))
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command line: every error is one message and an exit code, never a traceback."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import shlex

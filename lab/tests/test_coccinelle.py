@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Linux's semantic checks, with a fake spatch: selection of rules and files, and reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from checks import check_coccinelle as coccinelle
 from checks.cases import Case, Results
 from conftest import Fake
@@ -32,7 +31,7 @@ def run(
     source: Source,
     kernel: Path,
     fake_program: Fake,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     tmp_path: Path,
 ) -> Callable[[], list[Case]]:
     """The results of the part, on the fake kernel, with three rules."""
@@ -72,9 +71,7 @@ def test_what_a_rule_says_of_a_file_is_a_failure(run: Callable[[], list[Case]]) 
     assert cases[-1].name == "null/ocaml"
 
 
-def test_a_file_that_is_not_understood_is_a_failure(
-    run: Callable[[], list[Case]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_not_understood_is_a_failure(run: Callable[[], list[Case]], monkeypatch: Patch) -> None:
     monkeypatch.setenv("BAD", "3")
     assert _failed(run())[0][0] == "mm/luf.c is understood"
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """doctor, clean, build, tree and test as commands, and the launcher."""
 
-from __future__ import annotations
-
 import grp
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Figures from a real guest's output (mapped-read, stock kernel, 256M, 2 CPUs)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

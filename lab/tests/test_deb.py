@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Debian packages with a fake make: the configuration, the packages, and clean-up."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from checks import check_deb as check
 from quell import build, cli, deb, machine, prereq, source as quell_source, tree, version
 from quell.errors import QuellError, UsageError
@@ -50,7 +49,7 @@ echo changes >linux-quell_${version}_amd64.changes
 
 
 @pytest.fixture(autouse=True)
-def make(fake_program: Fake, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(fake_program: Fake, monkeypatch: Patch) -> Make:
     """A make that succeeds; a call replaces parts of it."""
     monkeypatch.setattr(prereq, "missing", lambda wanted=(): [])
     monkeypatch.setenv("LEAK", "yes")
@@ -97,8 +96,8 @@ def test_packages(packages: Packages, cache: Cache, make: Make, tmp_path: Path) 
     assert len(packages(USER.replace("MODULES=y", "MODULES=n")).packages) == 1
 
 
-def test_version_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deb.export, "date", lambda: "2026-11-26T23:30:00-05:00")
+def test_version_of_packages(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("quell.export.date", lambda: "2026-11-26T23:30:00-05:00")
     release = f"v{version.RELEASE}"
     for state, own in (
         (release, ""), (version.UNKNOWN, ""), (f"{release}-dirty", "+20261127"), ("602af08", "+20261127"),
@@ -277,9 +276,7 @@ def test_needs_by_option() -> None:
     assert "pahole" not in {item.package for item in prereq.packages_need({"CONFIG_DEBUG_INFO_BTF": "n"})}
 
 
-def test_command(
-    source: Source, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_command(source: Source, kernel: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(quell_source, "get_source", lambda cache, tree: source)
     monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
     monkeypatch.chdir(tmp_path)
@@ -336,7 +333,7 @@ def test_guest_script_tries_everything(tmp_path: Path) -> None:
     ("", "switch zap_batch\n", ["has more than it should: switch zap_batch"]),
 ])  # fmt: skip
 def test_switches_of_the_booted_package(
-    missing: str, more: str, wrong: list[str], cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    missing: str, more: str, wrong: list[str], cache: Cache, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     printed = "".join(f"switch {name}\n" for name in check.switches() if name != missing)
     result = machine.GuestResult(0, f"release r\nloaded loop\nbtf\n{printed}{more}", "", "", 1.0)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Disks of a guest: the user's ``--data``, and images by the real tools."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

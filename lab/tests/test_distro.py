@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Debian's own configuration: trimming, the initramfs, and the guests' output."""
 
-from __future__ import annotations
-
 import lzma
 import subprocess
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from guests import Patch
 from checks import check_distro as distro
 from checks.benches import Bench
 from checks.cases import Results
@@ -27,7 +26,7 @@ CONFIG_DEBUG_INFO_BTF=y
 """
 
 
-def test_configuration_comes_from_debian(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_comes_from_debian(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(debian, "fetch", lambda names, *_: tmp_path if names == ["linux-config-6.12"] else None)
     path = tmp_path / distro._FILE
     with pytest.raises(QuellError, match="linux-config-6.12 has no usr/src"):
@@ -54,7 +53,7 @@ kernel/crypto/crc32c_generic.ko.xz:
 """
 
 
-def test_initramfs_has_modules_in_order(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initramfs_has_modules_in_order(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
     init = tmp_path / "program"
     init.write_text("init")
     monkeypatch.setattr(machine, "guest_program", lambda name, *_: init if name == "initramfs" else None)
@@ -80,7 +79,7 @@ def guest(stdout: str = "", **values: Any) -> machine.GuestResult:
 
 
 @pytest.mark.parametrize(("left", "status"), [(80, "passed"), (81, "failed")])
-def test_mapped_read_may_keep_a_twelfth(left: int, status: str, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapped_read_may_keep_a_twelfth(left: int, status: str, cache: Cache, monkeypatch: Patch) -> None:
     ready = workload.Prepared(workload.select(["mapped-read"])[0], ("reader", "a file"), None, None, None)
     monkeypatch.setattr(workload, "prepare", lambda *_: ready)
     monkeypatch.setattr(counters, "sample", lambda frames, lenient: counters.Sample({"shootdown_ipis": frames}))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The exported series: git am makes the tree that ./quell tree makes, commit by commit."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from guests import Patch
 from checks import check_export as export_check
 from checks.cases import Case
 from quell import cli, export, series, source as quell_source, tree
@@ -171,7 +170,7 @@ def test_authors_are_those_of_the_history(source: Source, shared: Path) -> None:
     assert files[export.COVER].startswith("From: =?utf-8?q?Zo=C3=AB?= <Zoë@example.org>\n")
 
 
-def test_who_signs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_who_signs(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.chdir(tmp_path)
@@ -210,7 +209,7 @@ def test_bad_message(header: str, message: str, kernel: Path) -> None:
 
 
 @pytest.fixture
-def command(source: Source, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def command(source: Source, shared: Path, monkeypatch: Patch) -> Source:
     """./quell export with the small kernel part and source."""
     monkeypatch.setattr(quell_source, "debian_source", lambda cache, linux="6.12": source)
     monkeypatch.setattr("quell.tree.kernel_dir", lambda: shared)
@@ -253,7 +252,7 @@ def test_command_with_a_tree_of_ones_own(command: Source, tmp_path: Path, capsys
 ])  # fmt: skip
 def test_bad_folders(
     files: list[str], more: list[str], message: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture,
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, dict.fromkeys(files, ""))
@@ -263,7 +262,7 @@ def test_bad_folders(
     assert files or not (tmp_path / "out").exists()
 
 
-def test_a_target_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_be_written(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "file").write_text("")
     for dest in (tmp_path / "file/out", Path("/proc/quell/out")):
         fails(UsageError, "out cannot be made: ", export.make_target, dest)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part faults: reading its guests' output, and the records of the power cuts."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -67,7 +65,7 @@ def test_durable_records_of_a_torn_report() -> None:
 
 def test_power_is_cut_after_enough(tmp_path: Path, monkeypatch: Patch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(faults.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     cut = faults._Cut(tmp_path / "stdout", 1.0)
 
     def ask(seconds: float) -> bool:
@@ -132,10 +130,10 @@ def test_power_cut_is_judged_by_the_second_boot(
 
     monkeypatch.setattr(faults, "_boot_disk", boot)
     ready = SimpleNamespace(program=Path("/bin/true"))
-    monkeypatch.setattr(faults.workload, "prepare", lambda *_: ready)
-    monkeypatch.setattr(faults.disks, "make_ext4", lambda *_, **__: None)
-    monkeypatch.setattr(faults.proc, "run", lambda *_, **__: None)
-    monkeypatch.setattr(faults.machine, "guest_program", lambda *_: Path("records"))
+    monkeypatch.setattr("quell.workload.prepare", lambda *_: ready)
+    monkeypatch.setattr("quell.disks.make_ext4", lambda *_, **__: None)
+    monkeypatch.setattr("quell.proc.run", lambda *_, **__: None)
+    monkeypatch.setattr(machine, "guest_program", lambda *_: Path("records"))
     kernel: Any = SimpleNamespace(name="quell")
     case = faults.power_cut(kernel, 1, cache)
     assert case.status == ("failed" if why else "passed") and case.why.startswith(why)

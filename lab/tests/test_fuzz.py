@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part fuzz: its guests' commands, and reading their output."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from guests import Patch
 from checks import check_fuzz as fuzz, steps
 from checks.compiled import GUEST, selftest_names
 from quell import machine
@@ -76,12 +75,12 @@ def test_mixer_starts_selftests_that_exist(cache: Cache) -> None:
     assert subprocess.run([program], capture_output=True, check=False).returncode == 2
 
 
-def test_guest_has_a_seed_and_its_output_is_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guest_has_a_seed_and_its_output_is_kept(cache: Cache, monkeypatch: Patch) -> None:
     def boot(*args: Any, **_: Any) -> dict[str, steps.Said]:
         assert args[3][0].command == "mix 180 7"
         return {"mixer": steps.Said("pass", DONE, "", 9.0, 5000)}
 
-    monkeypatch.setattr(fuzz.steps, "boot", boot)
+    monkeypatch.setattr(steps, "boot", boot)
     fuzzer = fuzz.Fuzzer("mixer", "mix SECONDS SEED", Path("/disk"), 512, 3)
     assert fuzz.run_guest(fuzzer, Path("image"), 7, 180, cache).text == DONE
     assert (cache.logs / "fuzz/mixer-7.log").read_text().endswith(f"{DONE}\n--- kernel log\n")

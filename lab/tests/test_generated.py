@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Completion and the manual page have every command, and shells and groff take them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from conftest import Capture
+from guests import Patch
 from quell import cli, generated, presets, workload
 from quell.paths import Cache
 
@@ -20,9 +20,7 @@ def complete(*words: str) -> set[str]:
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p quell | sed "s/.*-F //; s/ .*//");'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(
-        ["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True)
     return {line.strip() for line in done.stdout.splitlines()}
 
 
@@ -35,7 +33,7 @@ def test_bash() -> None:
     assert complete("quell", "--ver") == {"--version"}
 
 
-def test_bash_offers_names(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bash_offers_names(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
     for command in ("compare", "ladder", "sizes"):
         assert complete("quell", command, "-w", "") == set(workload.known())
     assert complete("quell", "compare", "--workload", "fa") == {"fault"}
@@ -80,7 +78,7 @@ def test_manual_is_right_roff() -> None:
     assert done.stderr == "" and "./quell compare" in done.stdout
 
 
-def test_commands(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+def test_commands(capsys: Capture, cache: Cache) -> None:
     for argv, start in (
         (["completion", "bash"], "# AUTOMATICALLY GENERATED"),
         (["completion", "zsh"], "#compdef quell"),

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``compare --here`` with folders in place of /proc and /sys; part own tests it in a guest."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

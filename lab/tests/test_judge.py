@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -26,7 +24,7 @@ def compared(
 def loop(work: float | None, requests: int, seconds: float = 10) -> Callable[[int], counters.Sample]:
     """Runs of a loop that prints its work, if that is known."""
     def run(n: int) -> counters.Sample:
-        usual = {"elapsed_s": seconds + n / 50, "flush_requests": requests + n}
+        usual: Any = {"elapsed_s": seconds + n / 50, "flush_requests": requests + n}
         return sample(**usual) if work is None else printed(work, "ops", **usual)
 
     return run

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The workload llm: the file of weights, and the program's verdicts."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path
@@ -31,9 +29,7 @@ def weights() -> Any:
 
 def read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys and the tensors of a GGUF file, by name."""
-    from gguf import GGUFReader
-
-    gguf = GGUFReader(file)
+    gguf = pytest.importorskip("gguf").GGUFReader(file)
     return {k: field.contents() for k, field in gguf.fields.items()}, {one.name: one for one in gguf.tensors}
 
 

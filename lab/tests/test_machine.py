@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Command lines, console logs, and guests that misbehave. A shell script stands in for QEMU."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from guests import Patch
 from quell import machine, watch
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
@@ -239,7 +238,7 @@ def ended(status: str) -> bytes:
 class Scripted:
     """boot() with a script in place of QEMU, and no runner; the file ``sent`` has a guest's report."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: Patch) -> None:
         self.rundir = folder / "run"
         self.rundir.mkdir()
         self.cache = Cache(folder / "cache")
@@ -267,7 +266,7 @@ class Scripted:
 
 
 @pytest.fixture
-def guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+def guest(tmp_path: Path, monkeypatch: Patch) -> Scripted:
     return Scripted(tmp_path, monkeypatch)
 
 
@@ -329,7 +328,7 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
     assert guest.tries == 1
 
 
-def test_accelerator_is_probed_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerator_is_probed_once(cache: Cache, monkeypatch: Patch) -> None:
     probes = []
 
     def hangs(*args: object, **options: object) -> machine.GuestResult:
@@ -347,7 +346,7 @@ def test_accelerator_is_probed_once(cache: Cache, monkeypatch: pytest.MonkeyPatc
     assert probes == [machine.PROBE_TIMEOUT_S]
 
 
-def test_accelerator_by_hand(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerator_by_hand(cache: Cache, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "access", lambda *a: False)
     assert machine.choose_accelerator("tcg", Path("/k"), cache).name == "tcg"
     assert machine.choose_accelerator("auto", Path("/k"), cache).name == "tcg"

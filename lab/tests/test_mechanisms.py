@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``./quell explain``; the docs and the kernel part agree about the mechanisms."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
 
+from conftest import Capture
 from quell import cli, mechanisms, tree
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -53,7 +52,7 @@ def test_every_counter_has_a_mechanism() -> None:
         assert re.match(rf"(nr_)?({own})_", name), f"./quell status would not show {name}"
 
 
-def test_explain(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+def test_explain(capsys: Capture, cache: Cache) -> None:
     assert cli.main(["explain"]) == 0
     out = capsys.readouterr().out
     assert all(re.search(rf"^{name} ", out, re.M) for name in mechanisms.names())
@@ -73,7 +72,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
         ("xyzzy", "they are luf, "),
     ],
 )
-def test_unknown(name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown(name: str, message: str, capsys: Capture) -> None:
     assert cli.main(["explain", name]) == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part models: reading runs.toml and pan's output."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

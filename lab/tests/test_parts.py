@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``quell test`` with small parts: its report, JUnit and KTAP, the record, and signals."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -191,9 +189,7 @@ def test_each_part_is_a_module_with_its_marker_and_inputs() -> None:
 CASES = [Case("reads"), Case("writes", "failed", "it is stale"), Case("nodes", "skipped", "there is one")]
 
 
-def test_what_passed_is_known_until_something_changes(
-    cache: Cache, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_what_passed_is_known_until_something_changes(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(record, "_system", lambda _: "this")
     file = tmp_path / "full-test.md"
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The cache folder: where it is, its locks, atomic folders and files, disk space."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -12,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import Capture
+from guests import Patch
 from quell import paths
 from quell.errors import UsageError
 from quell.paths import Cache
@@ -39,7 +39,7 @@ def holder() -> subprocess.Popen[str]:
     return process
 
 
-def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("QUELL_CACHE", str(tmp_path / "own"))
     assert Cache().root == tmp_path / "own"
     monkeypatch.delenv("QUELL_CACHE")
@@ -56,7 +56,7 @@ def test_cache_that_cannot_be_made(tmp_path: Path) -> None:
         _ = Cache(tmp_path / "file").source
 
 
-def test_lock_waits(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lock_waits(cache: Cache, capsys: Capture) -> None:
     other = holder()
     assert other.stdin is not None
     with cache.lock("other-name"):
@@ -120,7 +120,7 @@ def test_write_atomic(tmp_path: Path) -> None:
     assert len(list((tmp_path / "sub").iterdir())) == 1
 
 
-def test_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_full(tmp_path: Path, monkeypatch: Patch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(20_000_000_000, 0, 3_100_000_000))
     with pytest.raises(UsageError, match=r"needs 12\.0 GB .* has 3\.1 GB free"):

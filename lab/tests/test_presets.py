@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable
@@ -103,7 +101,7 @@ def test_faults_in_the_data(load: Callable[..., object], text: str, says: str, t
 def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:
     """A result with these runs of stock and of Quell."""
     samples = {
-        side.name: [sample(**{name: pair[n][run] for name, pair in runs.items()}) for run in range(5)]
+        side.name: [sample(0, **{name: pair[n][run] for name, pair in runs.items()}) for run in range(5)]
         for n, side in enumerate(SIDES)
     }
     one = judge.comparison(plan("zap"), samples, SIDES, emulated=True)
@@ -186,8 +184,8 @@ def test_the_page_of_kept_results(tmp_path: Path, cache: Cache, capsys: Capture)
         "# Mine\n\nwords\n\n## zz\n\nby hand\n\n"
         "## luf-1G, Linux 6.12\n\nearlier\n\n## luf-256M, Linux 6.12\n\nold\n"
     )
-    both = {name: [[100.0, 110, 120, 130, 140], [5.0, 6, 7, 8, 9]] for name in ("flush_requests", "shootdown_ipis")}
-    same = {name: [[10.0, 11, 12, 13, 14]] * 2 for name in ("pages_scanned", "pages_reclaimed", "elapsed_s")}
+    both: Any = {name: [[100.0, 110, 120, 130, 140], [5.0, 6, 7, 8, 9]] for name in ("flush_requests", "shootdown_ipis")}
+    same: Any = {name: [[10.0, 11, 12, 13, 14]] * 2 for name in ("pages_scanned", "pages_reclaimed", "elapsed_s")}
     for at, version in enumerate(("6.12.1", "6.12.117", "7.3.4")):
         kept = report_samples.result(report_samples.comparison(**both, **same), preset="luf-256M")
         kept["environment"]["kernel_source"] = version

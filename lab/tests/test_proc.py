@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Running programs: input, logs, and no process left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

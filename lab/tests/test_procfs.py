@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Reading the kernel's counters in /proc."""
 
-from __future__ import annotations
-
 import pytest
 
 from quell import procfs

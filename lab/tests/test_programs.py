@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part programs: reading its guests' output, without a guest."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from checks import check_programs as programs, steps
 from checks.check_programs import PROGRAMS, Program
 from quell.errors import QuellError, UsageError
@@ -44,10 +43,10 @@ def test_right_on_both_and_not_slower() -> None:
 
 
 def test_postgresql_is_unpacked_where_it_is_not_installed(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Cache, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(programs, "_INSTALLED", tmp_path / "installed")
-    monkeypatch.setattr(programs.debian, "fetch", lambda *_: tmp_path / "fetched")
+    monkeypatch.setattr("quell.debian.fetch", lambda *_: tmp_path / "fetched")
     with pytest.raises(QuellError, match="has no initdb"):
         programs._postgres(cache)
     for name in ("fetched/usr/lib/postgresql/9/bin", "fetched/usr/lib/postgresql/15/bin"):
@@ -59,11 +58,11 @@ def test_postgresql_is_unpacked_where_it_is_not_installed(
     assert programs._postgres(cache)[0] == tmp_path / "installed"
 
 
-def test_program_that_is_not_installed_is_skipped(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_that_is_not_installed_is_skipped(cache: Cache, monkeypatch: Patch) -> None:
     def lacking(_: object) -> None:
         raise UsageError("Debian packages are missing: a package")
 
-    monkeypatch.setattr(programs.prereq, "ensure", lacking)
+    monkeypatch.setattr("quell.prereq.ensure", lacking)
     with pytest.raises(pytest.skip.Exception, match="a package"):
         programs.get(PROGRAMS[0], cache)
 
@@ -73,7 +72,7 @@ def test_script_has_no_word_left(program: Program) -> None:
     assert not re.search(rf"\b({'|'.join(programs._WORDS)})\b", programs.script(program))
 
 
-def test_redis_data_is_made_on_the_host(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_data_is_made_on_the_host(tmp_path: Path, cache: Cache, monkeypatch: Patch) -> None:
     monkeypatch.setattr(programs, "_KEYS", 10)
     expected = programs._prepare_redis(tmp_path, cache)
     before, now = ((tmp_path / name).read_text().splitlines() for name in ("snapshot", "now"))

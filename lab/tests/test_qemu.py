@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Choosing QEMU, and fetching a later one. Shell scripts stand in for QEMU and apt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from conftest import Fake
 from quell import debian, qemu, toolchain
 from quell.errors import UsageError
@@ -27,7 +26,7 @@ chmod +x "$3/usr/bin/qemu-system-x86_64" """
 
 
 @pytest.fixture(autouse=True)
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget(monkeypatch: Patch) -> None:
     toolchain.version.cache_clear()
     qemu._find.cache_clear()
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: DEBIAN)
@@ -62,9 +61,7 @@ def test_an_old_one_is_replaced_from_backports(cache: Cache, fake_program: Fake,
     assert qemu.find(cache) == found and log.read_text() == said
 
 
-def test_no_later_one_to_be_had(
-    cache: Cache, fake_program: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_later_one_to_be_had(cache: Cache, fake_program: Fake, tmp_path: Path, monkeypatch: Patch) -> None:
     fake_program("qemu-system-x86_64", "echo QEMU emulator version 7.2.22")
     fake_program("apt-get", APT.format(log=tmp_path / "log", fail="echo Could not resolve >&2; exit 100"))
     with pytest.raises(UsageError, match=r"QEMU 8.1 or later is needed \(here: 7.2.22\).*there is no network"):

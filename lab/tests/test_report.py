@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The report: its results and text; it is written as a whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

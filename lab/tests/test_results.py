@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part sanitizers: reading a kernel's log, without a guest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

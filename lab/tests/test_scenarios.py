@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The files in checks/scenarios: shell that a shell reads, tables that fit, and the runs of selftests."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from checks import benches, check_selftests, scenario, steps
 from checks.compiled import GUEST, selftest_names
 from quell.errors import QuellError
@@ -25,7 +24,7 @@ def test_steps_of_linux_selftests_are_shell() -> None:
     assert (done.returncode, done.stderr) == (0, "") and text.count("\nrun ") == len(check_selftests.TESTS)
 
 
-def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(scenario, "FOLDER", tmp_path)
     (tmp_path / "a.sh").write_text("PYTHONPATH=LAB PYTHON WORK\n")
     assert scenario.shell("a.sh", PYTHON=r"\1", WORK="DATA x", DATA="/d") == "PYTHONPATH=LAB \\1 /d x\n"

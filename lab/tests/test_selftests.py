@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part selftests: reading the guests' output, without a guest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from guests import Patch
 from checks import check_selftests as selftests, steps
 from checks.check_selftests import Outcome, Selftest, _Bench as Bench
 from quell import machine, watch
@@ -209,16 +209,16 @@ def test_what_large_folios_excuse(each: selftests.Round, large: list[Outcome], e
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, monkeypatch: Patch) -> Bench:
     accel = machine.Accelerator("tcg", "it is a test")
     monkeypatch.setattr(machine, "choose_accelerator", lambda *_: accel)
     images = dict.fromkeys((*selftests.KERNELS, selftests.LARGE), tmp_path / "image")
     return Bench(images, tmp_path / "disk", Cache(tmp_path))
 
 
-def test_stock_boots_with_large_folios(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    appended = []
-    monkeypatch.setattr(selftests.steps, "boot", lambda *a, **k: appended.append(a[2].append) or {})
+def test_stock_boots_with_large_folios(bench: Bench, monkeypatch: Patch) -> None:
+    appended: Any = []
+    monkeypatch.setattr(steps, "boot", lambda *a, **k: appended.append(a[2].append) or {})
     for kernel in bench.images:
         bench.boot(kernel, [A])
     assert ["thp_anon=16K-64K:always;2M:inherit" in words for words in appended] == [False, False, True]
@@ -248,7 +248,7 @@ class _Guest:
             raise watch.GuestTimeout("it hangs")
 
 
-def test_goes_on_after_the_culprit(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_goes_on_after_the_culprit(bench: Bench, monkeypatch: Patch, tmp_path: Path) -> None:
     guest = _Guest(deadly="b")
     monkeypatch.setattr(machine, "boot", guest)
     found = bench.run("stock", [A, B, C])
@@ -257,7 +257,7 @@ def test_goes_on_after_the_culprit(bench: Bench, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "logs/selftests/stock/mm-b.log").read_text().startswith("hang\n")
 
 
-def test_guest_that_begins_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guest_that_begins_nothing(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "boot", _Guest(silent=True))
     fails(QuellError, "stock kernel did not begin mm/a", bench.run, "stock", [A])
 
@@ -288,11 +288,11 @@ def test_programs_are_known_once(tmp_path: Path) -> None:
 
 
 def test_build_that_fails_names_the_suite(
-    source: Source, cache: Cache, monkeypatch: pytest.MonkeyPatch, fake_program: Fake
+    source: Source, cache: Cache, monkeypatch: Patch, fake_program: Fake
 ) -> None:
     suites = (f"tools/testing/selftests/{name}/x" for name in selftests._SUITES)
     write_files(source.tree, dict.fromkeys(("mm/gup_test.h", *suites), ""))
-    monkeypatch.setattr(selftests.prereq, "ensure", lambda _: None)
+    monkeypatch.setattr("quell.prereq.ensure", lambda _: None)
     fake_program("make", 'case "$*" in *selftests/mm*) echo "cow.c:1:2: error: no"; exit 2;; esac')
     error = fails(QuellError, "the kernel's selftests in mm failed", selftests._build, source, cache)
     assert error.detail == "cow.c:1:2: error: no"

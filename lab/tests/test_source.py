@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Getting the source: fetching with a fake apt-get, and the user's own trees."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from guests import Patch
 from quell import debian, prereq, source
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -65,7 +64,7 @@ case "$*" in *print-uris*) ;; *download*) cp {package} . ;; esac""")  # fmt: ski
     assert source.debian_source(cache).version == "6.12.7"
 
 
-def test_fetches_that_fail(cache: Cache, fake_program: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetches_that_fail(cache: Cache, fake_program: Fake, monkeypatch: Patch) -> None:
     error = "E: Failed to fetch http://x  Temporary failure resolving 'x'"
     fake_program("apt-get", f'echo "{error}" >&2; exit 100')
     assert error in fails(UsageError, "there is no network", source.debian_source, cache).detail
@@ -82,7 +81,7 @@ def test_fetches_that_fail(cache: Cache, fake_program: Fake, monkeypatch: pytest
 
 
 def test_another_version_comes_from_lists_of_its_own(
-    cache: Cache, fake_program: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Cache, fake_program: Fake, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     keyring = tmp_path / "keyring.gpg"
     keyring.write_text("")
@@ -162,7 +161,7 @@ def test_user_checkout(cache: Cache, tmp_path: Path) -> None:
     assert source.user_tree(tree, cache).key != found.key
 
 
-def test_prerequisites(monkeypatch: pytest.MonkeyPatch, fake_program: Fake, tmp_path: Path) -> None:
+def test_prerequisites(monkeypatch: Patch, fake_program: Fake, tmp_path: Path) -> None:
     wanted = [prereq.Prerequisite("quell-no-such-program", "some-package", "x")]
     assert prereq.missing(wanted) == wanted
     monkeypatch.setattr("os.geteuid", lambda: 1000)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """./quell status on kernels that are made of files."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

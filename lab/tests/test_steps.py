@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Steps in a guest, without a guest: the script, and reading its output."""
 
-from __future__ import annotations
-
 import pytest
 
+from guests import Patch
 from checks import steps
 from checks.steps import Step
 
@@ -21,10 +20,10 @@ def test_exit_codes(code: int, status: str) -> None:
     assert steps.read_status(code) == status
 
 
-def test_busy_host_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps.os, "cpu_count", lambda: 2)
+def test_busy_host_gets_more_time(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     for load, times in ((0.0, 1), (2.0, 1), (2.2, 2), (7.0, 3)):
-        monkeypatch.setattr(steps.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert steps.patience() == times
     assert "run 0 270 'cd /x' ./a" in steps.script([A], times=3)
 

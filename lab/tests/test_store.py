@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The client of the workloads redis and memcached: its figures, and detection of wrong data."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -57,9 +55,7 @@ def test_everything_is_read_back(program: Path, protocol: str, tmp_path: Path) -
     ("undead", "to a delete of key 27."),
     ("refuses", "to a store of key 49."),
 ])  # fmt: skip
-def test_wrong_data_fails_the_run(
-    program: Path, protocol: str, fault: str, says: str, tmp_path: Path
-) -> None:
+def test_wrong_data_fails_the_run(program: Path, protocol: str, fault: str, says: str, tmp_path: Path) -> None:
     done = run_fake(program, protocol, tmp_path, fault)
     assert done.returncode == 1 and says in done.stderr
 
@@ -95,7 +91,7 @@ class Apt:
     def __init__(self, monkeypatch: Patch, failures: int = 0) -> None:
         self.log: list[str] = []
         self.failures = failures
-        monkeypatch.setattr(debian.proc, "run", self.run)
+        monkeypatch.setattr("quell.proc.run", self.run)
         monkeypatch.setattr(prereq, "apt_get", lambda: "/usr/bin/apt-get")
         monkeypatch.setattr(prereq, "which", lambda program: None)
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part stress: reading stress-ng's output, without a guest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,9 +29,7 @@ def test_run_that_went_well_failed_or_was_skipped() -> None:
     said = "stress-ng: info:  [5] dispatching\nstress-ng: fail:  [7] mmap: page is not zero\n"
     said += "stress-ng: info:  [5] unsuccessful run completed in 2s\n"
     bad = stress.read_run(steps.Said("fail", said, "[ 1.0] WARNING: CPU: 0 at mm/x.c:1\n"), "tcg")
-    assert bad.problems == (
-        "fail: mmap: page is not zero", "[ 1.0] WARNING: CPU: 0 at mm/x.c:1",
-    )  # fmt: skip
+    assert bad.problems == ("fail: mmap: page is not zero", "[ 1.0] WARNING: CPU: 0 at mm/x.c:1")
     said = "stress-ng: info:  [9] numa: stressor will be skipped, only 1 node\n"
     skipped = stress.read_run(steps.Said("skip", said), "tcg")
     assert skipped.problems == ()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Programs from a source package, with fake pip, cmake and compilers; and the user's own programs."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from collections.abc import Sequence
@@ -91,7 +89,7 @@ def test_a_build_that_fails_leaves_nothing(
 
 def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: Patch) -> None:
     failed = QuellError("pip failed", detail="NewConnectionError")
-    monkeypatch.setattr(packages.proc, "run", Mock(side_effect=failed))
+    monkeypatch.setattr("quell.proc.run", Mock(side_effect=failed))
     with pytest.raises(UsageError, match="could not be fetched from PyPI .is there a network") as e:
         tool.fetch(wanted, cache)
     assert e.value.detail == "NewConnectionError" and e.value.exit_code == 2
@@ -120,7 +118,7 @@ def test_own_program_is_looked_at_before_anything_is_built(cache: Cache, monkeyp
     monkeypatch.setattr(build, "for_sides", lambda *a: pytest.fail("built"))
     monkeypatch.setenv("QUELL_LLAMA", "/nonexistent/llama-completion")
     with pytest.raises(UsageError, match="QUELL_LLAMA names /nonexistent/llama-completion"):
-        engine.compare(engine.Request(sides=presets.load("compare").sides, workloads=["llm"]), cache)
+        engine.compare(engine.Request(sides=presets.load("compare").sides, workloads=("llm",)), cache)
 
 
 def test_the_tool_in_a_workload(tmp_path: Path, cache: Cache, monkeypatch: Patch) -> None:

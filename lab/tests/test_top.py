@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command, its two sources, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -15,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import Self
 from unittest.mock import Mock
 
 import pytest
@@ -56,7 +55,7 @@ class FakeTracefs:
         self.lacks, self.refused, self.files = lacks, refused, files
         self.log: list[str] = []
 
-    def instance(self, suffix: str) -> FakeTracefs:
+    def instance(self, suffix: str) -> Self:
         return self
 
     def has(self, name: str) -> bool:

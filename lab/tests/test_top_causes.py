@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Causes of shootdowns from kernel stacks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

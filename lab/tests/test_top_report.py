@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Figures, verdicts and the screen."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Parsing the kernel's texts, and sums of snapshots."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

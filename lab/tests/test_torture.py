@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part torture: reading a guest's output, without a guest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +52,7 @@ GAVE_UP = "Bail out! swapon: Cannot allocate memory\n# VIOLATION: by rmap_batch 
 ])  # fmt: skip
 def test_who_finds_it(stdout: str, console: str, oops: list[str], by: str, what: str, seconds: float) -> None:
     outcome = torture.read_outcome(stdout, console, oops)
-    assert (outcome.by, outcome.seconds) == (by, pytest.approx(seconds)) and outcome.what.startswith(what)
+    assert outcome.by == by and outcome.seconds == pytest.approx(seconds) and outcome.what.startswith(what)
     assert bool(outcome.problems) == ((stdout, console) != (GOOD, END))
     assert (outcome.reads, outcome.rate) == (1000, 500) or stdout != GOOD
 

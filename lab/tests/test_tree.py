@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Applying Quell, and the round trip: tree, edit, refresh, tree from scratch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

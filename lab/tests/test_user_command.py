@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
+from conftest import Capture
+from guests import Patch
 from quell import build, cli, disks, user_command
 from quell.errors import UsageError
 from quell.paths import Cache
@@ -19,7 +19,7 @@ def test_file_systems_that_a_comparison_needs() -> None:
     assert not only_ext4("", ":xfs") and not only_ext4(attached=True)
 
 
-def test_environment_of_the_users_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_users_command(monkeypatch: Patch) -> None:
     monkeypatch.setenv("MINE", "1")
     monkeypatch.setenv("PYTHONPATH", "lab")
     monkeypatch.setenv("DISPLAY", ":0")
@@ -28,9 +28,7 @@ def test_environment_of_the_users_command(monkeypatch: pytest.MonkeyPatch) -> No
     assert "PYTHONPATH" not in env and "DISPLAY" not in env
 
 
-def test_a_command_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache: Cache
-) -> None:
+def test_a_command_that_is_not_there(tmp_path: Path, monkeypatch: Patch, capsys: Capture, cache: Cache) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(build, "for_sides", lambda *a, **k: pytest.fail("built"))
     (tmp_path / "text").write_text("")

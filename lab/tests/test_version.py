@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from conftest import Capture
 from quell import cli, source, tree, version
 from quell.paths import Cache, repo_root
 
@@ -19,7 +18,7 @@ def test_series_hash(tmp_path: Path) -> None:
     assert before != version.series_hash(tmp_path)
 
 
-def test_version_option(capsys: pytest.CaptureFixture[str], cache: Cache) -> None:
+def test_version_option(capsys: Capture, cache: Cache) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"quell {version.RELEASE} (Linux 6.12.y, 7.3.y)\n"
     assert not cache.root.exists()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The report in Chromium. Run by ``./quell test --only report``, which installs what this needs."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator
