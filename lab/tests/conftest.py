@@ -4,6 +4,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,32 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+def until(condition: Callable[[], object], seconds: float) -> bool:
+    """Wait until the condition holds; False if it does not within ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def text_of(file: Path) -> str:
+    """The text of a file that another process writes; empty if it is not there yet."""
+    return file.read_text().strip() if file.exists() else ""
+
+
+def gone(pid_file: Path) -> bool:
+    """True if the process of this number ends soon; a zombie has ended."""
+    def ended() -> bool:
+        try:
+            return Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    return until(ended, 6)
 
 
 def git(root: Path, *args: str) -> str:

@@ -16,8 +16,7 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source
 
-from conftest import Fake, fails, write_files
-from test_proc import wait_until_gone
+from conftest import Fake, fails, gone, write_files
 
 Make = Callable[[str], Path]
 
@@ -127,7 +126,7 @@ def test_interrupted_build(source: Source, kernel: Path, cache: Cache, make: Mak
     make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
     with pytest.raises(KeyboardInterrupt):
         build.build_kernels(source, ["stock"], cache, kernel)
-    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+    assert gone(tmp_path / "pid")
     obj = cache.work / "stock/src/obj"
     assert (obj / "building").exists() and not list(cache.kernels.iterdir())
     (obj / "half.o").touch()

@@ -16,8 +16,7 @@ import pytest
 
 from conftest import Capture
 from guests import Done, Patch, execute
-from quell import cli, prereq
-from quell import source as quell_source
+from quell import cli, prereq, source as quell_source, version
 from quell.commands import doctor
 from quell.paths import Cache, repo_root
 from quell.source import Source
@@ -191,6 +190,8 @@ def test_launcher_on_a_machine_that_is_no_lab(tmp_path: Path, bare: Path, launch
     (bare / "python3").symlink_to("/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable)
     done = launch("explain", "luf", cache=Path("/proc/none"))
     assert (done.returncode, done.stderr) == (0, "") and "More: docs/luf.md" in done.stdout
+    done = launch("--version", cache=Path("/proc/none"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version.line()}\n", "")
 
 
 def test_launcher_without_network(bare: Path, launch: Launch) -> None:

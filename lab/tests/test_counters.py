@@ -24,18 +24,13 @@ def test_recorded_guest() -> None:
     assert frames.status == ("exited", 0, "")
     said = "noise\nfigure ns_per_page 12.5 ns\nfigure+ rate 3 pages/s\nsame out 7: a b\n"
     sample = counters.sample(frames, said)
-    assert set(sample.metrics) == {m.name for m in counters.METRICS}
-    assert sample.metrics["pages_scanned"] == 957456
-    assert sample.metrics["pages_reclaimed"] == 470570
-    assert sample.metrics["minor_faults"] == 46541
-    assert sample.metrics["major_faults"] == 427
-    assert sample.metrics["elapsed_s"] == pytest.approx(47.919686132)
-    assert sample.metrics["user_s"] == pytest.approx(0.86562)
-    assert sample.metrics["system_s"] == pytest.approx(58.4069)
-    assert sample.metrics["peak_memory_kb"] == 228970496 // 1024
-    received = sample.extras["nr_tlb_remote_flush_received"]
-    assert sample.metrics["shootdown_ipis"] == pytest.approx(received, rel=0.01)
-    assert sample.metrics["flush_requests"] == sample.extras["nr_tlb_remote_flush"]
+    assert sample.metrics.keys() == {m.name for m in counters.METRICS}
+    assert sample.metrics == pytest.approx({
+        "pages_scanned": 957456, "pages_reclaimed": 470570, "minor_faults": 46541, "major_faults": 427,
+        "elapsed_s": 47.919686132, "user_s": 0.86562, "system_s": 58.4069,
+        "peak_memory_kb": 228970496 // 1024, "shootdown_ipis": 5508 + 5281,
+        "flush_requests": sample.extras["nr_tlb_remote_flush"],
+    })  # fmt: skip
     assert sample.extras["kswapd_s"] > 0
     assert sample.figures["ns_per_page"] == counters.Figure(12.5, "ns", False)
     assert sample.figures["rate"].higher_is_better

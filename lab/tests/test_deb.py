@@ -18,8 +18,7 @@ from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 from quell.source import Source
 
-from conftest import Capture, Fake, fails, write_files
-from test_proc import wait_until_gone
+from conftest import Capture, Fake, fails, gone, write_files
 
 Packages = Callable[..., deb.Packages]
 Make = Callable[..., None]
@@ -133,7 +132,7 @@ def test_interrupted_and_next_builds(packages: Packages, cache: Cache, make: Mak
     make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
     with pytest.raises(KeyboardInterrupt):
         packages()
-    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+    assert gone(tmp_path / "pid")
     half = cache.work / "deb/src/obj/half.o"
     half.touch()
     assert (half.parent / "building").exists() and not list((tmp_path / "new/out").iterdir())

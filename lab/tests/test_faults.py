@@ -2,10 +2,8 @@
 """Part faults: reading its guests' output, and the records of the power cuts."""
 
 import os
-import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,23 +11,14 @@ from typing import Any
 import pytest
 
 from checks import check_faults as faults, steps
-from checks.check_faults import FAULTS, Fault
+from checks.check_faults import Fault
 from checks.compiled import GUEST
+from conftest import until
 from guests import Patch, execute, guest_result
 from quell import machine
 from quell.paths import Cache
 
-WORK = ["/run/mapped-read", "--threads", "2", "/data"]
 FAULT = Fault("it rains", "true", least=2)
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_scripts_are_shell(fault: Fault) -> None:
-    text = faults.script(fault, 15, WORK, Path("/staged"))
-    done = execute("sh", "-n", input=text)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not re.search(r"\b(WORK|DATA|EVENT|PREPARE|AFTER|NEEDS|TOLERATE|SECONDS|PRIVATE)\b", text)
-    assert (fault.kernel == "debug") == bool(fault.needs)
 
 
 def _judge(
@@ -81,26 +70,24 @@ def test_power_is_cut_after_enough(tmp_path: Path, monkeypatch: Patch) -> None:
 
 
 def test_records_notice_what_is_lost(tmp_path: Path) -> None:
+    def synced() -> dict[int, int]:
+        return faults.read_synced((tmp_path / "said").read_text())
+
     program = machine.guest_program("records", Cache(), GUEST)
     with (tmp_path / "said").open("w") as out:
         with subprocess.Popen([program, "write", tmp_path, "2"], stdout=out, start_new_session=True) as writer:
-            for _ in range(600):
-                synced = faults.read_synced((tmp_path / "said").read_text())
-                if len(synced) == 2 and min(synced.values()) > 30:
-                    break
-                time.sleep(0.1)
+            until(lambda: len(synced()) == 2 and min(synced().values()) > 30, 60)
             # Like a power cut.
             os.killpg(writer.pid, signal.SIGKILL)
-    synced = faults.read_synced((tmp_path / "said").read_text())
-    assert len(synced) == 2
-    words = [f"{file}:{number}" for file, number in synced.items()]
+    assert len(synced()) == 2
+    words = [f"{file}:{number}" for file, number in synced().items()]
     done = execute(program, "check", tmp_path, *words)
     assert (done.returncode, done.stdout.split()[0]) == (0, "checked")
     # Durable records that are missing, and one with a wrong byte.
     assert execute(program, "check", tmp_path, "0:1000000").returncode == 1
     data = bytearray((tmp_path / "records.1").read_bytes())
     numbers = (int.from_bytes(data[page * 4096 :][:8], "little") for page in range(2048))
-    page = next(page for page, number in enumerate(numbers) if 0 < number <= synced[1])
+    page = next(page for page, number in enumerate(numbers) if 0 < number <= synced()[1])
     data[page * 4096 + 1999] ^= 1
     (tmp_path / "records.1").write_bytes(data)
     done = execute(program, "check", tmp_path, *words)

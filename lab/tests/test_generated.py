@@ -2,13 +2,12 @@
 """Completion and the manual page have every command, and shells and groff take them."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from conftest import Capture
-from guests import Patch
+from guests import Patch, execute
 from quell import cli, generated, presets, workload
 from quell.paths import Cache
 
@@ -20,7 +19,8 @@ def complete(*words: str) -> set[str]:
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); $(complete -p quell | sed "s/.*-F //; s/ .*//");'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, check=True)
+    done = execute("bash", "-c", script, "bash", *words)
+    assert done.returncode == 0
     return {line.strip() for line in done.stdout.splitlines()}
 
 
@@ -56,7 +56,7 @@ def test_bash_offers_names(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
 def test_zsh_parses() -> None:
-    subprocess.run(["zsh", "-n"], input=generated.completion("zsh"), text=True, check=True)
+    assert execute("zsh", "-n", input=generated.completion("zsh")).returncode == 0
 
 
 def test_manual_has_every_command_and_example() -> None:
@@ -68,14 +68,8 @@ def test_manual_has_every_command_and_example() -> None:
 
 @pytest.mark.skipif(not shutil.which("groff"), reason="needs groff")
 def test_manual_is_right_roff() -> None:
-    done = subprocess.run(
-        ["groff", "-man", "-ww", "-Tutf8", "-P-c"],
-        input=generated.manual(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == "" and "./quell compare" in done.stdout
+    done = execute("groff", "-man", "-ww", "-Tutf8", "-P-c", input=generated.manual())
+    assert (done.returncode, done.stderr) == (0, "") and "./quell compare" in done.stdout
 
 
 def test_commands(capsys: Capture, cache: Cache) -> None:

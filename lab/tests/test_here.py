@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Fake, write_files
+from conftest import Fake, gone, text_of, until, write_files
 from guests import Patch, lab_env
 from quell import engine, here, mechanisms, proc, sides, stats
 from quell.errors import QuellError, UsageError
@@ -93,10 +93,7 @@ sys.exit(cli.main(["compare", "--here", "--", "sh", "-c", "echo $$ > {root}/pid;
     argv = [sys.executable, "-c", script]
     child = subprocess.Popen(argv, env=lab_env(), stderr=subprocess.PIPE, start_new_session=True)
     try:
-        for _ in range(300):
-            if (root / "pid").exists() and (root / "pid").read_text().strip():
-                break
-            time.sleep(0.1)
+        assert until(lambda: text_of(root / "pid"), 30)
         assert state(root) != before
         for _ in range(5):  # a second signal does not stop the restoring
             child.send_signal(number)
@@ -106,11 +103,7 @@ sys.exit(cli.main(["compare", "--here", "--", "sh", "-c", "echo $$ > {root}/pid;
         child.kill()
         child.communicate()
     assert state(root) == before
-    pid = int((root / "pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        for _ in range(50):
-            os.kill(pid, 0)
-            time.sleep(0.1)
+    assert gone(root / "pid")
     assert not list(Cache().results.iterdir())
 
 

@@ -22,8 +22,7 @@ from quell.frames import FramesError
 from quell.paths import Cache
 from quell.qemu import Qemu
 
-from conftest import fails, write_files
-from test_proc import wait_until_gone
+from conftest import fails, gone, text_of, until, write_files
 
 DATA = Path(__file__).parent / "data"
 PANIC = (DATA / "panic-sysrq.log").read_text()
@@ -171,11 +170,7 @@ class Fake:
 def fake(tmp_path: Path) -> Iterator[Fake]:
     one = Fake(tmp_path)
     yield one
-    # A killed process takes a moment to end.
-    deadline = time.monotonic() + 6
-    while not one.gone():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert until(one.gone, 6)  # a killed process takes a moment to end
 
 
 def test_normal_end(fake: Fake) -> None:
@@ -220,14 +215,10 @@ def test_interrupted_or_killed_leaves_nothing(tmp_path: Path, number: int) -> No
     code = f"from test_machine import *; Fake(Path({str(tmp_path)!r})).run('exec sleep 60', boot=60)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     child = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
-    pid_file = tmp_path / "pid"
-    while not (pid_file.exists() and pid_file.read_text().strip()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert until(lambda: text_of(tmp_path / "pid"), 10)
     child.send_signal(number)
     child.wait(10)
-    assert wait_until_gone(int(pid_file.read_text()))
+    assert gone(tmp_path / "pid")
 
 
 def ended(status: str) -> bytes:

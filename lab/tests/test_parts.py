@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 
 from checks import record
 from checks.cases import Case
-from conftest import write_files
+from conftest import text_of, until, write_files
 from guests import Patch
 from quell import cli
 from quell.commands import test as test_command
@@ -155,10 +154,7 @@ def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) -> None:
     with start("--only", "six", "--only", "one") as child:
-        for _ in range(1200):
-            if (tmp_path / "here").exists() and (tmp_path / "here").read_text():
-                break
-            time.sleep(0.1)
+        assert until(lambda: text_of(tmp_path / "here"), 120)
         child.send_signal(number)
         out, err = child.communicate(timeout=300)
     assert child.returncode == 130 and "quell: interrupted" in err and "six:" not in out

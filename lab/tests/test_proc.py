@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Running programs: input, logs, and no process left behind."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,25 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from conftest import gone, text_of, until
+from guests import lab_env
 from quell import proc
 from quell.errors import QuellError, UsageError
-
-
-def gone(pid: int) -> bool:
-    """True if a process has ended; a zombie has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until_gone(pid: int, seconds: float = 6) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if gone(pid):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_output_and_input() -> None:
@@ -69,33 +53,22 @@ def test_time_out_ends_the_whole_group(tmp_path: Path) -> None:
     with pytest.raises(proc.Timeout, match="within 0.4 s") as caught:
         proc.run(["sh", "-c", script], timeout=0.4)
     assert caught.value.stdout == "early\n"
-    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+    assert gone(tmp_path / "pid")
 
 
 def test_stray_children_do_not_hold_us(tmp_path: Path) -> None:
     started = time.monotonic()
     proc.run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid"])
     assert time.monotonic() - started < 5
-    assert wait_until_gone(int((tmp_path / "pid").read_text()))
+    assert gone(tmp_path / "pid")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_survives_us(tmp_path: Path, number: signal.Signals) -> None:
-    code = (
-        "from quell import proc\n"
-        f"proc.run(['sh', '-c', 'sleep 60 & echo $! >{tmp_path}/pid; wait'])\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(Path(proc.__file__).parents[1])},
-        stderr=subprocess.DEVNULL,
-    ) as parent:
-        deadline = time.monotonic() + 10
-        pid = ""
-        while not pid.endswith("\n") and time.monotonic() < deadline:
-            time.sleep(0.02)
-            if (tmp_path / "pid").exists():
-                pid = (tmp_path / "pid").read_text()
+    code = f"from quell import proc; proc.run(['sh', '-c', 'sleep 60 & echo $! >{tmp_path}/pid; wait'])"
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, env=lab_env(), stderr=subprocess.DEVNULL) as parent:
+        assert until(lambda: text_of(tmp_path / "pid"), 10)
         parent.send_signal(number)
         parent.wait(10)
-    assert wait_until_gone(int(pid))
+    assert gone(tmp_path / "pid")

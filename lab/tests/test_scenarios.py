@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The files in checks/scenarios: shell that a shell reads, tables that fit, and the runs of selftests."""
 
-import subprocess
+import re
 from pathlib import Path
 
 import pytest
 
-from guests import Patch
-from checks import benches, check_selftests, scenario, steps
+from guests import Patch, execute
+from checks import benches, check_faults, check_programs, check_selftests, scenario, steps
 from checks.compiled import GUEST, selftest_names
 from quell.errors import QuellError
 
 
 @pytest.mark.parametrize("path", [*scenario.FOLDER.rglob("*.sh"), *GUEST.glob("*.sh")], ids=lambda path: path.name)
 def test_scripts_are_shell(path: Path) -> None:
-    done = subprocess.run(["sh", "-n", path], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = execute("sh", "-n", path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_steps_of_linux_selftests_are_shell() -> None:
-    text = steps.script([check_selftests.step_of(test) for test in check_selftests.TESTS], check_selftests._SETUP)
-    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "") and text.count("\nrun ") == len(check_selftests.TESTS)
+def test_made_scripts_are_shell_and_have_no_word_left() -> None:
+    linux = steps.script([*map(check_selftests.step_of, check_selftests.TESTS)], check_selftests._SETUP)
+    assert linux.count("\nrun ") == len(check_selftests.TESTS)
+    assert all((fault.kernel == "debug") == bool(fault.needs) for fault in check_faults.FAULTS)
+    work = ["/run/mapped-read", "--threads", "2", "/data"]
+    made = [check_faults.script(fault, 15, work, Path("/staged")) for fault in check_faults.FAULTS]
+    made += map(check_programs.script, check_programs.PROGRAMS)
+    words = "WORK DATA EVENT PREPARE AFTER NEEDS TOLERATE SECONDS PRIVATE".split()
+    assert not re.search(rf"\b({'|'.join([*words, *check_programs._WORDS])})\b", "\n".join(made))
+    for text in (linux, *made):
+        done = execute("sh", "-n", input=text)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: Patch) -> None:

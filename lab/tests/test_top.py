@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Self
@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from conftest import Capture
+from conftest import Capture, until
 from guests import Patch, lab_env
 from quell import cli, procfs
 from quell.commands import top
@@ -281,15 +281,8 @@ def _instances(pid: int) -> list[Path]:
         return list((root / "instances").glob(f"quell-{pid}-*"))
 
 
-def _comes(happened: Callable[[], bool], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not (done := happened()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return done
-
-
 def _gone(pid: int) -> bool:
-    return _comes(lambda: not _instances(pid), 8)
+    return until(lambda: not _instances(pid), 8)
 
 
 @contextmanager
@@ -301,7 +294,7 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not as under nohup
     )  # fmt: skip
     try:
-        assert _comes(lambda: len(_instances(child.pid)) >= 2 or child.poll() is not None, 20)
+        assert until(lambda: len(_instances(child.pid)) >= 2 or child.poll() is not None, 20)
         assert child.poll() is None
         time.sleep(0.3)  # into the first interval
         yield child
