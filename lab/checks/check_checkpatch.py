@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run the kernel's checkpatch --strict on each of Quell's files and patches."""
 
+from __future__ import annotations
+
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

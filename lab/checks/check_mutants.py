@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Mutation testing: a test must catch each mutation of the debug kernel (torture.py)."""
 
+from __future__ import annotations
+
 import pytest
 
 from checks.cases import settle

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Torture test of lazy unmap flush, and attacks of all mechanisms, on the intact debug kernel (torture.py)."""
 
+from __future__ import annotations
+
 import pytest
 
 from checks import steps

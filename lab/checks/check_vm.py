@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """VM tests: boot the Quell kernel, run its own selftests, check data."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -7,8 +7,6 @@ kept between builds. With the objects inside the source all paths of the compile
 relative. So both kernels share the compiler cache, and images are reproducible.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ Every figure is a difference between the two. The frames are kept, so that figur
 be computed again.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

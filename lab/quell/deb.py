@@ -5,8 +5,6 @@ Linux's own ``make bindeb-pkg`` makes them. This module adds Quell's options to 
 configuration, makes builds reproducible, and moves the packages to the user's folder.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

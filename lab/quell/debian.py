@@ -4,8 +4,6 @@
 The installation of a server would start it on this machine.
 """
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

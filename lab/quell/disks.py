@@ -13,8 +13,6 @@ a command reads should be on a disk: ``image_of`` makes one of a file or folder.
   first; without root the copy belongs to the user in the guest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

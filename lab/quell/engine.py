@@ -6,8 +6,6 @@ the place and the plans, ``measure()`` alternates between the sides, ``Guests.ru
 one run in a fresh guest, ``machine.boot()`` starts QEMU.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

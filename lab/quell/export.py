@@ -6,8 +6,6 @@ the other, and ``git format-patch`` writes the patches. The same Quell and the s
 source give the same bytes.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Collection, Sequence

@@ -5,8 +5,6 @@ A group has a section for each version of Linux. Sections with a result in the c
 updated; the others, and all text before the first section, stay.
 """
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """TOML files, read into dataclasses. msgspec checks the types; help does without it."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import fields, is_dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@
 ``machine.py`` receives it, and ``here.py`` makes the same of this machine's files.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The completion scripts and the manual page, generated from the commands' own parsers."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence

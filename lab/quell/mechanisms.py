@@ -6,8 +6,6 @@ The table in ``docs/switches.md`` lists them. Each has a section of five items
 ``docs/switches.md``.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import textwrap

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Python packages from PyPI for parts of the lab, installed when first needed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import metadata

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The places of the hooks' hunks in a Linux tree: as expected, moved, or failed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

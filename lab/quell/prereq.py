@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The Debian packages that the lab needs, and their installation."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ program (PR_SET_PDEATHSIG), and a guard process ends the whole group when its pi
 the lab closes. The guard leads the group, which reserves the group's number.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Published figures (published.toml), compared with ours."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ a store to code first discards the translations, then writes. A CPU that transla
 keeps the old byte. Such a guest is booted again (machine.py).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

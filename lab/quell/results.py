@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Results of comparisons: their form (docs/reading-the-numbers.md), their folders, reading and writing."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Sides of a comparison: a kernel, its boot parameters and settings, under a name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

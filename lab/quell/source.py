@@ -5,8 +5,6 @@ The cache keeps both, pristine, keyed by content. They are never changed, nor is
 user's own tree.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ The test is Wilcoxon's rank sum (Mann-Whitney U), two-sided and exact, ties incl
 any wrong verdict among them at ``ALPHA``.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@
 This module needs nothing but Python: it runs on machines without the lab.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ workloads/ builds it (SOURCE is the unpacked package). An environment variable m
 name the user's own program instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

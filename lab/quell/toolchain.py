@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The compiler's version, and the settings of its cache."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

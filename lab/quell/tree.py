@@ -9,8 +9,6 @@ touch a file; a new edit goes to the last of them.
 The result (an *overlay*: contents of files) is computed in memory before any write.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The user's own command in a guest: its environment, current directory and disks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The version of Quell: the repository's state, and its kernel part."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run QEMU until a guest ends, and watch its console for crashes and its limits of time."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

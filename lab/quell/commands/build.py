@@ -5,8 +5,6 @@ Finished kernels in the cache are reused. Other commands build their kernels
 themselves. The output has a line for each kernel: name, release, path of the image.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from quell import build, source

@@ -5,8 +5,6 @@ Two parts stay unless --all is given. The results of comparisons cannot be fetch
 or built again. The next command needs the Python environment (270 MB) at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 

@@ -19,8 +19,6 @@ Your command may print figures of its own, one a line: "figure NAME VALUE UNIT"
 the same time and the first "figure+" differs, counts are judged per unit of it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping

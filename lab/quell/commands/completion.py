@@ -5,8 +5,6 @@ For one shell, run `eval "$(./quell completion bash)"` in it. For all shells, wr
 the output to the shell's completion folder, as in the examples.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from quell import generated

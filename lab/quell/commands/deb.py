@@ -10,8 +10,6 @@ from the same source and configuration. They are not signed. Prints a line for e
 path, size and SHA-256.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -7,8 +7,6 @@ and are no error. --json prints one object: schema, ok, and checks, a list of
 {name, state, detail, fix}. The state is ok, missing or pending; fix is the command.
 """
 
-from __future__ import annotations
-
 import argparse
 import grp
 import json

@@ -4,8 +4,6 @@
 Without a name, all mechanisms are listed. The text is from the mechanism's page in docs/.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 

@@ -8,8 +8,6 @@ the lab only (switches for Linux's own mechanisms, the run-time checker of luf) 
 left out.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

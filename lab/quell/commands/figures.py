@@ -5,8 +5,6 @@ figures.toml lists the claims. The exit code is 1 if one of them does not hold.
 With --page nothing is measured: the newest kept results go to a page.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Show the manual page quell(1); where stdout is no terminal, print its source."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -5,8 +5,6 @@ Without RESULT, the page has the newest results of compare, ladder and ladder --
 RESULT is a folder, a file, or the name of a folder in the cache. It may be repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ Reads go through, writes are discarded. The VM is interactive if stdin is a term
 (Ctrl-A X ends it). Without a command, a shell starts. The exit code is the command's.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -5,8 +5,6 @@ Start it on the machine that runs the kernel; Python is enough. The exit code is
 if the running kernel is not Quell's. ./quell explain describes each mechanism.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -30,8 +30,6 @@ Parts that need --only or --full:
 passed with the same inputs (--record). The output of a failed part is printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -8,8 +8,6 @@ goes into the last patch of the series that touches the file. Without --refresh,
 unedited tree is brought up to date with kernel/.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -6,8 +6,6 @@ and print. Lengths are in user units. Charts are WIDTH wide, as a phone: their t
 is not scaled down there.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import xml.etree.ElementTree as ET

@@ -4,8 +4,6 @@
 All text from results is untrusted: the template escapes it.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter
