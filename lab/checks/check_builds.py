@@ -32,8 +32,6 @@ pytestmark = pytest.mark.builds
 _LIST = "list.mk"
 # A kept result depends on these.
 _CODE = (__file__, build.__file__, own_code.__file__, scenario.FOLDER / _LIST)
-# Not compiled into a kernel.
-_OUTSIDE = ("tools/", "samples/", "Documentation/", "scripts/")
 # False positives in Quell's code: sparse misses the lock of pte_offset_map() and
 # pte_offset_map_lock(), and the lock that the result of lock_cluster_or_swap_info() stands for. It
 # warns about Linux's own users too. The unlock may be in a header. Listed by function, so that
@@ -149,7 +147,7 @@ def _compiled(part: tree.KernelPart) -> tree.KernelPart:
     """The part of Quell that goes into a kernel."""
 
     def inside(path: str) -> bool:
-        return not path.startswith(_OUTSIDE)
+        return not path.startswith(own_code.OUTSIDE)
 
     hooks = [replace(hook, sections={p: text for p, text in hook.sections.items() if inside(p)}) for hook in part.hooks]
     files = {path: data for path, data in part.files.items() if inside(path)}
@@ -161,13 +159,8 @@ def objects(part: tree.KernelPart, folder: str) -> list[str]:
 
     These include the headers; other users of a header are compiled where the whole kernel is.
     """
-    paths = {*part.files, *(path for hook in part.hooks for path in hook.sections)}
-    return sorted(
-        path.removesuffix(".c") + ".o"
-        for path in paths
-        if path.endswith(".c")
-        and (not path.startswith("arch/") or path.startswith(f"arch/{folder}/"))
-    )
+    objects = own_code.own_objects({*part.files, *(path for hook in part.hooks for path in hook.sections)})
+    return [name for name in objects if not name.startswith("arch/") or name.startswith(f"arch/{folder}/")]
 
 
 def warnings(output: str) -> list[str]:

@@ -22,7 +22,7 @@ from checks import steps
 from checks.compiled import GUEST, compile_selftests
 from checks.benches import BRD, XFS, empty_disk
 from checks.cases import Case, Results
-from quell import build, debian, machine, prereq, proc, source, workload
+from quell import build, debian, machine, prereq, source, workload
 from quell.errors import QuellError
 from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache
@@ -36,8 +36,6 @@ LONG_S, LONG_GUESTS = 600, 6
 _MARGIN_S = 240
 # Size of the readers' file in MiB; the debug kernel leaves less memory than that.
 _DATA = 256
-# With fewer deferred pages lazy unmap flush was hardly at work, and the case tested nothing.
-_LEAST_PARKED = 200
 
 
 @dataclass(frozen=True)
@@ -101,15 +99,8 @@ def judge(name: str, said: steps.Said) -> Case:
     """The case of a guest."""
     wrong = _WRONG.findall(said.text)
     done = _DONE.search(said.text)
-    if said.status != "pass" and not wrong:
-        wrong.append(f"{said.status}: {proc.tail(said.text, 3)}")
-    wrong += steps.complaints(said.log)
-    if not wrong and (not done or "0" in done.groups()):
-        wrong.append("no call, program or event was run")
-    if not wrong and said.parked < _LEAST_PARKED:
-        wrong.append(f"only {said.parked} pages were deferred: lazy unmap flush was not at work")
-    row = f"{name}: {done[0] if done else '-'}, {said.parked} pages deferred"
-    return Case(name, "failed" if wrong else "passed", "\n".join(wrong), said.seconds, row)
+    idle = ["no call, program or event was run"] if not done or "0" in done.groups() else []
+    return steps.judge(name, said, wrong, idle, f"{name}: {done[0] if done else '-'}")
 
 
 def run_guest(fuzzer: Fuzzer, image: Path, seed: int, seconds: int, cache: Cache) -> steps.Said:

@@ -11,6 +11,10 @@ from quell.paths import Cache
 from quell.source import GIT_ENV, Source
 
 
+# Not compiled into a kernel.
+OUTSIDE = ("tools/", "samples/", "Documentation/", "scripts/")
+
+
 def mechanism_patches(part: tree.KernelPart) -> list[str]:
     """The names of the patches that are a mechanism each."""
     return [hook.name for hook in part.hooks if hook.name not in (*tree.COMMON, *tree.NEEDS)]
@@ -51,13 +55,8 @@ def compile_tree(
 
 
 def own_objects(paths: Iterable[str]) -> list[str]:
-    """The objects of Quell's own C files: kernel code only."""
-    outside = ("tools/", "samples/", "Documentation/", "scripts/")
-    return sorted(
-        path.removesuffix(".c") + ".o"
-        for path in paths
-        if path.endswith(".c") and not path.startswith(outside)
-    )
+    """The objects of the C files among these: kernel code only."""
+    return sorted(f"{path[:-2]}.o" for path in paths if path.endswith(".c") and not path.startswith(OUTSIDE))
 
 
 _WARNING = re.compile(r"^(?:\.\./)*([^\s:]+):\d+:.*(?:warning|error): |^(?:\.\./)*([^\s:]+):\d+: warning")

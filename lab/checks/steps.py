@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from checks import scenario
-from quell import machine, watch
+from checks.cases import Case
+from quell import machine, proc, watch
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
 # Seconds beyond its limit after which a step that cannot be killed brings the guest down.
 _OVERDUE_S = 25
 _BOOT_S = 60
+# With fewer deferred pages lazy unmap flush was hardly at work, and the case tested nothing.
+_LEAST_PARKED = 200
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,24 @@ def complaints(log: str) -> list[str]:
     """The lines of a kernel's log that a sound kernel does not write."""
     lines = log.replace("\r", "").splitlines()
     return [line.strip() for line in lines if _COMPLAINT.search(line)]
+
+
+def judge(name: str, said: Said, wrong: Sequence[str], idle: Sequence[str], row: str, expected: str = "") -> Case:
+    """The case of a step beside which lazy unmap flush has to defer pages.
+
+    ``wrong`` are the errors in its output, ``idle`` the reasons why it tested nothing; ``expected``
+    matches complaints of the kernel that belong to it.
+    """
+    why = list(wrong)
+    if said.status != "pass" and not why:
+        why.append(f"{said.status}: {proc.tail(said.text, 3)}")
+    why += [text for text in complaints(said.log) if not (expected and re.search(expected, text))]
+    if not why:
+        why += idle
+    if not why and said.parked < _LEAST_PARKED:
+        why.append(f"only {said.parked} pages were deferred: lazy unmap flush was not at work")
+    status = "failed" if why else "passed"
+    return Case(name, status, "\n".join(why), said.seconds, f"{row}, {said.parked} pages deferred")
 
 
 def read(stdout: str, console: str, steps: Sequence[Step]) -> dict[str, Said]:

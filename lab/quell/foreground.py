@@ -21,11 +21,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _GRACE_S = 3.0
 
 
-def die_with_parent(parent: int) -> Callable[[], None]:
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
     """For ``preexec_fn``: signal the program when ``parent``, its starter, dies."""
 
     def setup() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _libc.prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # died before the line above
             os._exit(1)
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quell import counters, judge, machine, proc, results, ui, user_command
+from quell import counters, judge, machine, proc, procfs, results, ui, user_command
 from quell.errors import QuellError, UsageError
 from quell.foreground import die_with_parent
 from quell.frames import Frames
@@ -226,13 +226,13 @@ class Here:
             usage, status = _wait(argv, group, out.fileno(), err.fileno(), plan.timeout, self.signals)
             elapsed = time.monotonic_ns() - start
             after = self._snapshot("after")
-            peak = _text(group / "memory.peak").strip() if group else ""
-        perf = _perf_counts(_text(log))
+            peak = procfs.read(group / "memory.peak").strip() if group else ""
+        perf = _perf_counts(procfs.read(log))
         faults = {"minflt": usage.ru_minflt, "majflt": usage.ru_majflt}
         faults |= {_FAULTS[event]: value for event, value in perf.items() if event in _FAULTS}
         if self.events:
-            if not (said := _text(code).strip()).isdigit():
-                raise QuellError("perf did not run the command to its end", detail=_text(rundir / "stderr")[-500:])
+            if not (said := procfs.read(code).strip()).isdigit():
+                raise QuellError("perf did not run the command to its end", detail=procfs.read(rundir / "stderr")[-500:])
             status = int(said)
         how = f"signalled {-status}" if status < 0 else f"exited {status}"
         lines = [
@@ -249,7 +249,7 @@ class Here:
         kswapd = [
             path.with_name("stat").read_bytes()
             for path in (self.root / "proc").glob("[0-9]*/comm")
-            if _text(path).startswith("kswapd")
+            if procfs.read(path).startswith("kswapd")
         ]
         return {**sections, f"{when}/kswapd": b"".join(kswapd)}
 
@@ -259,15 +259,15 @@ class Here:
         reason = f"this machine, {request.runs} runs on each side" + (", caches kept" if self.keep_caches else "")
         environment = results.environment(
             source=release.partition("-")[0], accelerator={"name": "here", "reason": reason}, deterministic=False,
-            runs=request.runs, qemu="none", compiler=_compiler(_text(self.root / "proc/version")),
+            runs=request.runs, qemu="none", compiler=_compiler(procfs.read(self.root / "proc/version")),
         )  # fmt: skip
         try:
             config = gzip.decompress((self.root / "proc/config.gz").read_bytes())
         except OSError:
-            config = _text(self.root / f"boot/config-{release}").encode()
+            config = procfs.read(self.root / f"boot/config-{release}").encode()
         kernel = {"release": release, "config_hash": hashlib.sha256(config).hexdigest(), "key": "running"}
         notes = [OFF_IS_NOT_STOCK, *self.absent]
-        if "nr_tlb_remote_flush" not in _text(self.root / "proc/vmstat"):
+        if "nr_tlb_remote_flush" not in procfs.read(self.root / "proc/vmstat"):
             notes.append("Flush requests were not counted: the kernel has no CONFIG_DEBUG_TLBFLUSH.")
         return environment, {side.name: kernel for side in request.sides}, notes
 
@@ -288,13 +288,6 @@ def _compiler(version: str) -> str:
     """The compiler in /proc/version."""
     match = re.search(r"\((\w*gcc.*?|clang.*?)\)(?:,| #)", version)
     return match[1] if match else "unknown"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _perf_stat(events: tuple[str, ...] | list[str]) -> list[str]:
@@ -320,7 +313,7 @@ def _cgroup(root: Path) -> Iterator[Path | None]:
     base = root / "sys/fs/cgroup"
     group = base / f"quell-{os.getpid()}"
     try:
-        if "memory" not in _text(base / "cgroup.subtree_control").split():
+        if "memory" not in procfs.read(base / "cgroup.subtree_control").split():
             with suppress(OSError):  # then the peak is not known
                 (base / "cgroup.subtree_control").write_text("+memory")
         group.mkdir(exist_ok=True)
@@ -333,7 +326,7 @@ def _cgroup(root: Path) -> Iterator[Path | None]:
         try:
             (group / "cgroup.kill").write_text("1")
             for _ in range(100):
-                if "populated 1" not in _text(group / "cgroup.events"):
+                if "populated 1" not in procfs.read(group / "cgroup.events"):
                     break
                 time.sleep(0.02)
             for path in sorted((p.parent for p in group.rglob("cgroup.procs")), reverse=True):

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from quell import proc, ui, watch
+from quell import proc, procfs, ui, watch
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
 from quell.frames import Frames, FramesError, parse_frames
@@ -449,8 +449,8 @@ def boot(
     oops = watch.find_oops(console)
     result = GuestResult(
         exit_code=-1,
-        stdout=watch.read_text(files.stdout),
-        stderr=watch.read_text(files.stderr),
+        stdout=procfs.read(files.stdout),
+        stderr=procfs.read(files.stderr),
         console=console,
         seconds=time.monotonic() - start,
         warnings=watch.find_warnings(console),
@@ -558,7 +558,7 @@ class Accelerator:
 
 def host_cpu() -> str:
     """The host's CPU model in /proc/cpuinfo."""
-    for line in watch.read_text(Path("/proc/cpuinfo")).splitlines():
+    for line in procfs.read(Path("/proc/cpuinfo")).splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The kernel's counters, parsed from the texts of files in /proc.
 
-Each function takes a file's text. ValueError, with the reason, for an unknown form.
+Parsers take a file's text. ValueError, with the reason, for an unknown form.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+
+def read(path: Path) -> str:
+    """A file's text as it stands; empty if it cannot be read."""
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def vmstat(text: str) -> dict[str, int]:

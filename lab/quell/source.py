@@ -30,7 +30,6 @@ OPTION_HELP = f"the version of Linux: {', '.join(VERSIONS)}, or the folder of su
 # Bytes: package 0.2, source 1.7, two build trees 1 each, compiler cache 2, disk
 # images and kernels 2, the rest for `quell tree` and the checks.
 NEEDED_SPACE = 12_000_000_000
-_SOURCE_SPACE = 2_500_000_000
 
 
 @dataclass(frozen=True)

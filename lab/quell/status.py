@@ -66,33 +66,32 @@ class Status:
 
 def read(root: Path = Path("/")) -> Status:
     """Read the state below ``root``. NotQuell when the kernel is not Quell's."""
-    release = _text(root / "proc/sys/kernel/osrelease") or "of unknown version"
+    release = procfs.read(root / "proc/sys/kernel/osrelease").strip() or "of unknown version"
     folder = root / SYSFS
     switches: dict[str, bool] = {}
     tunables: dict[str, dict[str, str]] = {}
     for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-        enabled = _text(entry / "enabled")
-        if enabled is None:
+        if not (enabled := procfs.read(entry / "enabled").strip()):
             continue
         switches[entry.name] = enabled == "1"
         tunables[entry.name] = {
             file.name: value
             for file in sorted(entry.iterdir())
-            if file.name != "enabled" and (value := _text(file)) is not None
+            if file.name != "enabled" and (value := procfs.read(file).strip())
         }
         # "0 (REASON)": the kernel refuses to switch it on.
         if reason := enabled[2:]:
             tunables[entry.name]["refused"] = reason
     if not switches:
         raise NotQuell(release)
-    vmstat = procfs.vmstat(_text(root / "proc/vmstat") or "")
+    vmstat = procfs.vmstat(procfs.read(root / "proc/vmstat"))
     own = re.compile(rf"(?:nr_)?(?:{'|'.join(map(re.escape, switches))})_")
     parked = vmstat.get("nr_luf_parked")
     try:
-        shootdowns = sum(procfs.interrupts(_text(root / "proc/interrupts") or "", "TLB").values())
+        shootdowns = sum(procfs.interrupts(procfs.read(root / "proc/interrupts"), "TLB").values())
     except ValueError:
         shootdowns = None
-    uptime = (_text(root / "proc/uptime") or "").split()
+    uptime = procfs.read(root / "proc/uptime").split()
     return Status(
         release=release,
         uptime_s=float(uptime[0]) if uptime else None,
@@ -102,14 +101,6 @@ def read(root: Path = Path("/")) -> Status:
         parked_kb=None if parked is None else parked * _KB_PER_PAGE,
         shootdown_ipis=shootdowns,
     )
-
-
-def _text(path: Path) -> str | None:
-    """A file's text; None when it cannot be read, as with a write-only file."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
 
 
 def describe(status: Status) -> list[str]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run QEMU until a guest ends, and watch its console for crashes and its limits of time."""
 
-import ctypes
 import os
 import re
 import signal
@@ -13,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from quell import proc
+from quell import proc, procfs
 from quell.errors import QuellError, UsageError
-
+from quell.foreground import die_with_parent
 
 # Seconds between the first line of an oops and the end of the guest, for the rest of its lines.
 _OOPS_GRACE_S = 1.5
 _POLL_S = 0.03
 _OOPS_LINES = 40
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 _FATAL = re.compile(
     r"Kernel panic|\bBUG: |kernel BUG at|\bOops\b|general protection fault|soft lockup"
@@ -83,18 +80,12 @@ class Limits:
     run: float
 
 
-def _die_with(parent: int) -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 @contextmanager
 def _started(argv: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is gone after the block, also after an exception."""
-    parent = os.getpid()
+    tied = die_with_parent(os.getpid(), signal.SIGKILL)
     try:
-        child = subprocess.Popen(list(argv), preexec_fn=lambda: _die_with(parent), **options)
+        child = subprocess.Popen(list(argv), preexec_fn=tied, **options)
     except FileNotFoundError as error:
         raise UsageError(
             f"the program {argv[0]} is missing; ./quell doctor has the command to install it"
@@ -150,11 +141,11 @@ def supervise(
             if booted is None and _size(frames) > 0:
                 booted = now
             if cut is not None and cut():
-                return read_text(console)
+                return procfs.read(console)
             size = _size(console)
             if size != seen and fail_on_oops and oopsed is None:
                 seen = size
-                if find_oops(read_text(console)):
+                if find_oops(procfs.read(console)):
                     oopsed = now
             if oopsed is not None:
                 if now - oopsed > _OOPS_GRACE_S:
@@ -163,7 +154,7 @@ def supervise(
                 raise _timeout("the guest did not boot", limits.boot, console, BootTimeout)
             elif booted is not None and now - booted > limits.run:
                 raise _timeout("the command in the guest did not end", limits.run, console)
-    text = read_text(console)
+    text = procfs.read(console)
     oops = find_oops(text)
     int3 = emulated and any("Oops: int3" in line for line in oops[:3])
     if oops and (fail_on_oops or int3):
@@ -172,7 +163,7 @@ def supervise(
             f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console
         )
     if child.returncode not in (0, None) and not oops:
-        detail = proc.tail(read_text(qemu_log), 10) if not terminal else ""
+        detail = proc.tail(procfs.read(qemu_log), 10) if not terminal else ""
         crashed = child.returncode < 0 and booted is None and _size(frames) == 0
         fault = QemuCrash if crashed else GuestError
         raise fault(f"QEMU {proc.how_ended(child.returncode)}", detail=detail, log=qemu_log)
@@ -182,7 +173,7 @@ def supervise(
 def _timeout(what: str, seconds: float, console: Path, kind: type[GuestTimeout] = GuestTimeout) -> GuestTimeout:
     return kind(
         f"{what} within {seconds:g} s and was stopped",
-        detail=proc.tail(read_text(console).replace("\r", ""), 12),
+        detail=proc.tail(procfs.read(console).replace("\r", ""), 12),
         log=console,
     )
 
@@ -197,10 +188,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except FileNotFoundError:
-        return ""

@@ -2,8 +2,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from conftest import Capture
 from quell import cli, source, tree, version
 from quell.paths import Cache, repo_root
