@@ -289,9 +289,7 @@ def check_host(cache: Cache) -> None:
         )
 
 
-def prepare(
-    name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool
-) -> Work:
+def prepare(name: str, source: Source, cache: Cache, kernel_part: Path, *, quell: bool) -> Work:
     """Bring the work folder's source up to date and its objects into a known state.
 
     ``quell``: whether Quell is applied.
@@ -304,9 +302,7 @@ def prepare(
     return work
 
 
-def work_folder(
-    name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None
-) -> Work:
+def work_folder(name: str, source: Source, cache: Cache, part: quell_tree.KernelPart | None) -> Work:
     """The work folder ``name`` with its source: pristine, or with Quell's ``part``.
 
     Only changed files are written. The caller holds a lock on the folder.
@@ -405,9 +401,7 @@ _OPTION = re.compile(r"^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$", re.M)
 
 def options(text: str) -> dict[str, str]:
     """The options of a ``.config`` or fragment with their values, ``n`` for those not set."""
-    return {
-        match[1] or match[3]: (match[2] or "").strip() or "n" for match in _OPTION.finditer(text)
-    }
+    return {match[1] or match[3]: (match[2] or "").strip() or "n" for match in _OPTION.finditer(text)}
 
 
 def refused_options(fragment: str, config: str) -> list[str]:
@@ -479,9 +473,7 @@ def make_with_progress(
     return count
 
 
-def _keep(
-    name: str, key: str, source: Source, work: Work, cache: Cache, config: Path
-) -> None:
+def _keep(name: str, key: str, source: Source, work: Work, cache: Cache, config: Path) -> None:
     record = {
         "release": (work.obj / "include/config/kernel.release").read_text().strip(),
         "config_hash": hashlib.sha256(config.read_bytes()).hexdigest(),

@@ -45,9 +45,7 @@ def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, back
         if not final.exists():
             if prereq.apt_get() is None:
                 missing = ", ".join(lacking)
-                raise UsageError(
-                    f"missing here: {missing}; install them with your system's package tool"
-                )
+                raise UsageError(f"missing here: {missing}; install them with your system's package tool")
             ui.note(f"fetching Debian packages into the cache: {', '.join(names)}")
             failed = f"{', '.join(names)} could not be fetched"
             with atomic_dir(final) as temp:

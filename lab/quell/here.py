@@ -172,9 +172,7 @@ class Here:
 
     def _state(self) -> dict[Path, str]:
         """The switches: "0", "1", or "0 (REASON)" if the kernel refuses to switch one on."""
-        return {
-            path: path.read_text().strip() for path in sorted(self.folder.glob("*/enabled"))
-        }
+        return {path: path.read_text().strip() for path in sorted(self.folder.glob("*/enabled"))}
 
     @contextmanager
     def _switched(self, side: Side) -> Iterator[None]:

@@ -83,9 +83,7 @@ class Machine:
         if not 1 <= self.cpus <= 64:
             raise UsageError(f"a guest has 1 to 64 CPUs, not {self.cpus}")
         if self.memory < 64 * MIB:
-            raise UsageError(
-                f"a guest needs at least 64M of memory, not {format_memory(self.memory)}"
-            )
+            raise UsageError(f"a guest needs at least 64M of memory, not {format_memory(self.memory)}")
         if self.nodes and sum(self.nodes) != self.memory:
             sizes = " + ".join(map(format_memory, self.nodes))
             raise UsageError(f"NUMA nodes of {sizes} do not make {format_memory(self.memory)}")
@@ -391,9 +389,7 @@ def boot(
     size = shutil.get_terminal_size()
     job_file = rundir / "job"
     job_file.write_bytes(job.encode((size.lines, size.columns) if terminal else None))
-    files = _Channels(
-        rundir / "console.log", rundir / "frames", rundir / "stdout", rundir / "stderr"
-    )
+    files = _Channels(rundir / "console.log", rundir / "frames", rundir / "stdout", rundir / "stderr")
     qemu = find_qemu(cache)
     start = time.monotonic()
     with ExitStack() as stack:

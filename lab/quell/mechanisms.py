@@ -64,9 +64,7 @@ def load(docs: Path | None = None) -> list[Mechanism]:
             raise QuellError(f"docs/{page} has no section '## {title}'")
         items = _items(section)
         if list(items) != list(KEYS):
-            raise QuellError(
-                f"docs/{page}: the section '## {title}' should have the items {', '.join(KEYS)}"
-            )
+            raise QuellError(f"docs/{page}: the section '## {title}' should have the items {', '.join(KEYS)}")
         found.append(Mechanism(name, whose, f"docs/{page}", items))
     return found
 

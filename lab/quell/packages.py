@@ -36,9 +36,7 @@ def pip(args: Sequence[str | Path], what: str, *, cwd: Path | None = None) -> No
     try:
         proc.run(argv, cwd=cwd, timeout=_TIMEOUT_S)
     except QuellError as error:
-        raise UsageError(
-            f"{what} (is there a network?)", detail=proc.tail(error.detail, 5)
-        ) from error
+        raise UsageError(f"{what} (is there a network?)", detail=proc.tail(error.detail, 5)) from error
 
 
 def install(requirements: Path, why: str, cache: Cache) -> None:
@@ -50,7 +48,4 @@ def install(requirements: Path, why: str, cache: Cache) -> None:
         if not missing(requirements):
             return
         ui.note(f"installing Python packages: {why}")
-        pip(
-            ["install", "-r", requirements],
-            f"the Python packages in {requirements} could not be installed",
-        )
+        pip(["install", "-r", requirements], f"the Python packages in {requirements} could not be installed")

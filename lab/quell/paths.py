@@ -134,9 +134,7 @@ def _acquire(path: Path, kind: int, wait: bool) -> int:
                 fcntl.flock(fd, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not wait:
-                    raise UsageError(
-                        "another quell is using the cache; try again when it is done"
-                    ) from None
+                    raise UsageError("another quell is using the cache; try again when it is done") from None
                 if not told:
                     holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
                     who = f" (process {holder})" if holder and kind == fcntl.LOCK_EX else ""

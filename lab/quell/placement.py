@@ -102,9 +102,7 @@ def enclosing(lines: Sequence[str], at: int, path: str) -> str:
     return ""
 
 
-def place(
-    hook: str, sections: Mapping[str, str], before: Mapping[str, str], output: str
-) -> list[Placed]:
+def place(hook: str, sections: Mapping[str, str], before: Mapping[str, str], output: str) -> list[Placed]:
     """The result of ``git apply --verbose --reject`` for a hook, hunk by hunk.
 
     ``before`` has the text of each existing file.
@@ -131,9 +129,7 @@ def place(
                 line = at.get(number, hunk.line)
                 old = max(1, line - shift)
                 around = tuple(_numbered(lines, old, old + len(hunk.old)))
-                placed.append(
-                    Placed(hook, path, hunk, line, enclosing(lines, old, path), around)
-                )
+                placed.append(Placed(hook, path, hunk, line, enclosing(lines, old, path), around))
                 shift += len([1 for entry in hunk.lines if entry.startswith("+")])
                 shift -= len([1 for entry in hunk.lines if entry.startswith("-")])
     return placed

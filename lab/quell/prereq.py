@@ -70,10 +70,7 @@ SELFTESTS = (
     Prerequisite("setpriv", "util-linux", "runs the kernel's selftests"),
     Prerequisite("losetup", "mount", "runs the kernel's selftests"),
 )
-TOOLS = (
-    Prerequisite("cmake", "cmake", "builds llama.cpp"),
-    Prerequisite("g++", "g++", "builds llama.cpp"),
-)
+TOOLS = (Prerequisite("cmake", "cmake", "builds llama.cpp"), Prerequisite("g++", "g++", "builds llama.cpp"))
 COCCINELLE = (Prerequisite("spatch", "coccinelle", "checks the kernel files"),)
 SPARSE = (Prerequisite("sparse", "sparse", "checks the kernel files"),)
 FAULTS = (
@@ -161,9 +158,7 @@ def install(items: Sequence[Prerequisite]) -> None:
     else:
         ui.note(f"installing Debian packages: {needs}")
     packages = tuple(dict.fromkeys(item.package for item in items))
-    with_fresh_lists(
-        lambda: _apt_install(packages), f"the Debian packages {needs} could not be installed"
-    )
+    with_fresh_lists(lambda: _apt_install(packages), f"the Debian packages {needs} could not be installed")
     still = missing(items)
     if still:
         raise UsageError(f"still missing after installing: {', '.join(i.need for i in still)}")
@@ -183,9 +178,7 @@ def with_fresh_lists(action: Callable[[], None], failed: str) -> None:
         except QuellError as error:
             if update_error is not None:
                 raise update_error from error
-            raise UsageError(
-                f"{failed}: {network_hint(error.detail)}", detail=error.detail
-            ) from error
+            raise UsageError(f"{failed}: {network_hint(error.detail)}", detail=error.detail) from error
 
 
 def apt_get() -> str | None:
@@ -217,9 +210,7 @@ def apt_update() -> UsageError | None:
     except proc.Timeout:
         return UsageError("no network: apt-get update did not end in 5 minutes")
     except QuellError as error:
-        return UsageError(
-            f"apt-get update failed: {network_hint(error.detail)}", detail=error.detail
-        )
+        return UsageError(f"apt-get update failed: {network_hint(error.detail)}", detail=error.detail)
     return None
 
 

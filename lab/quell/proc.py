@@ -79,9 +79,7 @@ def _end_group(guard: subprocess.Popen[bytes], child: subprocess.Popen[bytes] | 
 
 def _missing(argv: Sequence[str], error: OSError) -> QuellError:
     if isinstance(error, FileNotFoundError) and error.filename == argv[0]:
-        return UsageError(
-            f"the program {argv[0]} is missing; ./quell doctor has the command to install it"
-        )
+        return UsageError(f"the program {argv[0]} is missing; ./quell doctor has the command to install it")
     return UsageError(f"cannot run {argv[0]}: {error.strerror}: {error.filename}")
 
 
@@ -165,11 +163,7 @@ def run(
     if timed_out:
         raise Timeout(f"{args[0]} did not end within {timeout:g} s", stdout, stderr, log)
     if check and child.returncode != 0:
-        raise QuellError(
-            f"{args[0]} {how_ended(child.returncode)}",
-            detail=tail(stderr or stdout),
-            log=log,
-        )
+        raise QuellError(f"{args[0]} {how_ended(child.returncode)}", detail=tail(stderr or stdout), log=log)
     return Result(child.returncode, stdout, stderr)
 
 

@@ -276,13 +276,9 @@ def _user_files(tree: Path) -> tuple[list[str], str]:
     """The names of a tree's source files, and a key for their content."""
     digest = hashlib.sha256()
     if _is_checkout(tree):
-        names = _split(
-            git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=tree)
-        )
+        names = _split(git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=tree))
         digest.update(git("rev-parse", "HEAD", cwd=tree).encode())
-        digest.update(
-            git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD", cwd=tree).encode()
-        )
+        digest.update(git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD", cwd=tree).encode())
         others = _split(git("ls-files", "-z", "--others", "--exclude-standard", cwd=tree))
         for name in sorted(others):
             digest.update(name.encode() + b"\0" + (tree / name).read_bytes())

@@ -133,9 +133,7 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
                 bar.update(completed=int(match[1]))
 
         for argv in steps:
-            result = proc.run(
-                argv, log=log, env=env, check=False, on_line=on_line, timeout=_TIMEOUT_S
-            )
+            result = proc.run(argv, log=log, env=env, check=False, on_line=on_line, timeout=_TIMEOUT_S)
             if result.returncode != 0:
                 raise build_error(f"{tool.package} {tool.version} does not build", result.stdout, log)
         bar.update(completed=100)

@@ -201,9 +201,7 @@ def parse_hook(name: str, text: str) -> Hook:
     return Hook(name, "".join(header), sections)
 
 
-def _apply_all(
-    part: KernelPart, pristine: Reader
-) -> tuple[dict[str, list[FileData | None]], list[Placed]]:
+def _apply_all(part: KernelPart, pristine: Reader) -> tuple[dict[str, list[FileData | None]], list[Placed]]:
     """Apply every hook; the states of ``states()``, and the place of each hunk."""
     states: dict[str, list[FileData | None]] = {}
     placed: list[Placed] = []
@@ -361,14 +359,10 @@ def tree_at(dest: Path) -> _GitTree | None:
 
 def _unlike(left: Overlay, right: Overlay) -> list[str]:
     missing = object()
-    return sorted(
-        path for path in {*left, *right} if left.get(path, missing) != right.get(path, missing)
-    )
+    return sorted(path for path in {*left, *right} if left.get(path, missing) != right.get(path, missing))
 
 
-def make_git_tree(
-    dest: Path, source: Source, *, force: bool = False, kernel: Path | None = None
-) -> str:
+def make_git_tree(dest: Path, source: Source, *, force: bool = False, kernel: Path | None = None) -> str:
     """Make or bring up to date a git tree: pristine source as first commit, Quell on top, uncommitted.
 
     Returns a sentence for the user. UsageError for a tree with changes that
@@ -495,11 +489,7 @@ def _hook_name(patch: str | None) -> str | None:
 def _refreshed(
     tree: _GitTree, part: KernelPart, now: Overlay, patch: str | None, take: set[str]
 ) -> KernelPart:
-    files = {
-        path: data
-        for path, data in now.items()
-        if path not in tree.pristine_modes and data is not None
-    }
+    files = {path: data for path, data in now.items() if path not in tree.pristine_modes and data is not None}
     edited = {path: data for path, data in now.items() if path in tree.pristine_modes}
     hooks = list(part.hooks)
     names = [hook.name for hook in hooks]

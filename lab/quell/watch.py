@@ -25,9 +25,7 @@ _FATAL = re.compile(
     r"Kernel panic|\bBUG: |kernel BUG at|\bOops\b|general protection fault|soft lockup"
     r"|Unable to handle kernel|double fault"
 )
-_WARNING = re.compile(
-    r"WARNING: |rcu: INFO: .* stall|Out of memory: Killed|oom-kill:|blocked for more than"
-)
+_WARNING = re.compile(r"WARNING: |rcu: INFO: .* stall|Out of memory: Killed|oom-kill:|blocked for more than")
 
 
 class GuestError(QuellError):
@@ -159,9 +157,7 @@ def supervise(
     int3 = emulated and any("Oops: int3" in line for line in oops[:3])
     if oops and (fail_on_oops or int3):
         kind = GoneBreakpoint if int3 else GuestPanic
-        raise kind(
-            f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console
-        )
+        raise kind(f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console)
     if child.returncode not in (0, None) and not oops:
         detail = proc.tail(procfs.read(qemu_log), 10) if not terminal else ""
         crashed = child.returncode < 0 and booted is None and _size(frames) == 0

@@ -264,9 +264,7 @@ def _program(workload: Workload, cache: Cache) -> Path:
     return cache.made(cache.data / f"{workload.name}-{digest.hexdigest()[:16]}", make) / workload.name
 
 
-def _image(
-    workload: Workload, data: Data, size: int, values: Mapping[str, str], cache: Cache
-) -> Path:
+def _image(workload: Workload, data: Data, size: int, values: Mapping[str, str], cache: Cache) -> Path:
     """The data image for ``size`` bytes, made once and kept."""
     facts = [data.make, size, values.get("program", ""), workload.version]
     if data.filesystem != "ext4":

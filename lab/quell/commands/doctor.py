@@ -130,9 +130,7 @@ def _kernels(cache: Cache) -> Iterator[Check]:
             yield Check(f"{name} kernel", "missing", error.message, f"./quell build {name}")
             continue
         if kernel is None:
-            yield Check(
-                f"{name} kernel", "pending", "built when first needed", f"./quell build {name}"
-            )
+            yield Check(f"{name} kernel", "pending", "built when first needed", f"./quell build {name}")
         else:
             yield Check(f"{name} kernel", "ok", f"{kernel.release}, {kernel.image}")
 

@@ -41,9 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare.add_data(parser)
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
-    parser.add_argument(
-        "--timeout", type=float, metavar="S", help="seconds (3600; no limit on a terminal)"
-    )
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds (3600; no limit on a terminal)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -80,9 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="only this configuration of builds (may be repeated; implies --only builds)",
     )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)"
-    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)")
     parser.add_argument(
         "--resume", action="store_true",
         help="leave out parts that passed with the same files of this repository",
@@ -91,9 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record", type=Path, metavar="FILE",
         help="keep the result of each part in this file, not in the cache; --resume reads it",
     )
-    parser.add_argument(
-        "--junit", type=Path, metavar="FILE", help="write all results as JUnit XML"
-    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write all results as JUnit XML")
     parser.add_argument("--ktap", type=Path, metavar="FILE", help="the same as KTAP")
 
 
