@@ -42,7 +42,6 @@ _NOT_SEEN_BY_SPARSE = re.compile(
     r"|mm/swapfile\.c:.* context imbalance in"
     r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )
-_WARNING = re.compile(r"^(?:\.\./)*([^\s:]+)(?::\d+)*: (?:fatal )?(?:warning|error): (.*)$")
 
 
 @dataclass(frozen=True)
@@ -163,12 +162,6 @@ def objects(part: tree.KernelPart, folder: str) -> list[str]:
     return [name for name in objects if not name.startswith("arch/") or name.startswith(f"arch/{folder}/")]
 
 
-def warnings(output: str) -> list[str]:
-    """The warnings and errors in the output of make or sparse, paths as in the source tree."""
-    found = [re.sub(r"^(\.\./)+", "", text) for text in output.splitlines() if _WARNING.match(text)]
-    return list(dict.fromkeys(found))
-
-
 def new_warnings(ours: Sequence[str], stock: Iterable[str]) -> list[str]:
     """Warnings in ``ours`` that stock lacks. File and text are compared, not the line number."""
     known = Counter(_kind(text) for text in stock)
@@ -182,7 +175,7 @@ def new_warnings(ours: Sequence[str], stock: Iterable[str]) -> list[str]:
 
 
 def _kind(text: str) -> tuple[str, str]:
-    match = _WARNING.match(text)
+    match = own_code.WARNING.match(text)
     assert match is not None
     return match[1], re.sub(r"\+0x[0-9a-f]+", "", match[2])
 
@@ -279,18 +272,18 @@ class _Build:
         missing = [name for name in wanted if not (self.obj / name).exists()]
         if missing:
             raise QuellError(f"make made no {', '.join(missing)}", log=self.log)
-        return warnings(result.stdout)
+        return own_code.warnings(result.stdout)
 
     def sparse(self, wanted: Sequence[str]) -> list[str]:
         """Run sparse on objects that are compiled; return its warnings."""
         result = self.make("W=1", "C=2", "-k", *wanted, check="sparse failed")
-        return [text for text in warnings(result.stdout) if not _NOT_SEEN_BY_SPARSE.match(text)]
+        return [text for text in own_code.warnings(result.stdout) if not _NOT_SEEN_BY_SPARSE.match(text)]
 
     def link(self) -> list[str]:
         """Compile and link the whole kernel; return the warnings."""
         modules = "CONFIG_MODULES=y\n" in (self.obj / ".config").read_text()
         targets = ["vmlinux", *(["modules"] if modules else [])]
-        return warnings(self.make(*targets, check="does not link").stdout)
+        return own_code.warnings(self.make(*targets, check="does not link").stdout)
 
     def done(self) -> None:
         """Note that no make was interrupted."""

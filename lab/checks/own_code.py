@@ -59,17 +59,12 @@ def own_objects(paths: Iterable[str]) -> list[str]:
     return sorted(f"{path[:-2]}.o" for path in paths if path.endswith(".c") and not path.startswith(OUTSIDE))
 
 
-_WARNING = re.compile(r"^(?:\.\./)*([^\s:]+):\d+:.*(?:warning|error): |^(?:\.\./)*([^\s:]+):\d+: warning")
+WARNING = re.compile(r"^(?:\.\./)*([^\s:]+)(?::\d+)*: (?:fatal )?(?:warning|error): (.*)$")
 
 
-def warnings_in(output: str, paths: Iterable[str]) -> list[str]:
-    """The compiler's warnings about one of ``paths`` in make's output."""
-    wanted = set(paths)
-    found = []
-    for line in output.splitlines():
-        match = _WARNING.match(line)
-        if match and (match[1] or match[2]) in wanted:
-            found.append(re.sub(r"^(\.\./)+", "", line))
+def warnings(output: str) -> list[str]:
+    """The warnings and errors in the output of make or sparse, paths as in the source tree."""
+    found = [re.sub(r"^(\.\./)+", "", text) for text in output.splitlines() if WARNING.match(text)]
     return list(dict.fromkeys(found))
 
 
@@ -105,7 +100,7 @@ def w1_warnings(
             for name in objects:
                 (work.obj / name).unlink(missing_ok=True)
         work.marker.unlink()
-        warnings = warnings_in(result.stdout, files)
-        if result.returncode != 0 and not warnings:
+        found = [text for text in warnings(result.stdout) if text.split(":")[0] in files]
+        if result.returncode != 0 and not found:
             raise build.build_error("compiling Quell's files with W=1 failed", result.stdout, log)
-        return len(objects), warnings
+        return len(objects), found

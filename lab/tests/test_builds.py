@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guests import Patch
-from checks import check_builds as builds, configurations
+from checks import check_builds as builds, configurations, own_code
 from checks.cases import Case
 from checks.configurations import CONFIGURATIONS, MECHANISMS, Configuration
 from quell import prereq, source as source_module, tree
@@ -175,7 +175,7 @@ def test_warnings_go_by_file_and_text() -> None:
         "../../arch/x86/b.h:1:1: error: bad\nld: warning: c has a LOAD segment\n"
         "./include/linux/d.h:2:2: note: here\n"
     )
-    assert builds.warnings(output) == [
+    assert own_code.warnings(output) == [
         "mm/a.c:3:5: warning: x [-Wx]",
         "mm/a.c:4: warning: Function parameter 'y' not described",
         "arch/x86/b.h:1:1: error: bad",
