@@ -22,7 +22,7 @@ import pytest
 
 from checks import own_code, scenario
 from checks.configurations import ARCHES, Configuration, choose
-from checks.cases import Case, settle
+from checks.cases import Case, settle, text_of
 from quell import build, prereq, proc, source, toolchain, tree, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, write_atomic
@@ -321,8 +321,7 @@ def _outcome(
     try:
         outcome = replace(_compile(one, trees["quell"], part, with_sparse, stock, cache), name=name)
     except QuellError as error:
-        text = "\n".join(part for part in (error.message, error.detail) if part)
-        outcome = Outcome(name, error=f"{text}\nlog: {error.log}" if error.log else text)
+        outcome = Outcome(name, error=text_of(error))
     outcome = replace(outcome, seconds=round(time.monotonic() - started, 1))
     if outcome.clean:
         value = {name: getattr(outcome, name) for name in ("objects", "linked", "seconds")}

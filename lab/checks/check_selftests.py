@@ -24,7 +24,7 @@ from checks.cases import Case, Results
 from quell import build, disks, machine, prereq, proc, source, toolchain, ui
 from quell.errors import QuellError
 from quell.frames import DATA_DIR
-from quell.paths import Cache, atomic_dir
+from quell.paths import Cache
 
 pytestmark = pytest.mark.selftests
 
@@ -121,19 +121,16 @@ def _build(kernel_source: source.Source, cache: Cache) -> Path:
     recipe = _make(Path(), Path(), Path(), Path(), ())
     facts = [_FORMAT, kernel_source.key, toolchain.version("gcc"), recipe, _SUITES]
     key = f"selftests-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
-    image = cache.data / key / "image.ext4"
-    if image.exists():
-        return image
-    with cache.lock(key):
-        if image.exists():
-            return image
+
+    def make(temp: Path) -> None:
         log = cache.logs / "build-selftests.log"
         log.unlink(missing_ok=True)
-        with (atomic_dir(cache.data / key) as temp, ui.progress("building selftests", len(_SUITES)) as bar):
+        with ui.progress("building selftests", len(_SUITES)) as bar:
             _compile(kernel_source, temp, log, bar.advance)
-            disks.make_ext4(temp / "image.ext4", temp / "root")
-            shutil.rmtree(temp / "work")
-    return image
+        disks.make_ext4(temp / "image.ext4", temp / "root")
+        shutil.rmtree(temp / "work")
+
+    return cache.made(cache.data / key, make) / "image.ext4"
 
 
 def _compile(kernel_source: source.Source, temp: Path, log: Path, advance: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quell import prereq, proc, ui
 from quell.errors import QuellError, UsageError
-from quell.paths import Cache, atomic_dir
+from quell.paths import Cache
 
 
 def root(programs: Mapping[str, str], cache: Cache) -> Path:
@@ -40,27 +40,23 @@ def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, back
     """
     names = sorted(set(packages))
     key = f"packages-{'-'.join(names)}" + ("-backports" if backports else "")
-    final = cache.data / key
-    with cache.lock(key):
-        if not final.exists():
-            if prereq.apt_get() is None:
-                missing = ", ".join(lacking)
-                raise UsageError(f"missing here: {missing}; install them with your system's package tool")
-            ui.note(f"fetching Debian packages into the cache: {', '.join(names)}")
-            failed = f"{', '.join(names)} could not be fetched"
-            with atomic_dir(final) as temp:
-                if backports:
-                    name = _codename()
-                    with lists(temp / "apt", [f"{name}-backports", name, f"{name}-updates"]) as options:
-                        try:
-                            _unpack(names, temp, (*options, "-o", f"APT::Default-Release={name}-backports"))
-                        except QuellError as error:
-                            raise UsageError(
-                                f"{failed}: {prereq.network_hint(error.detail)}", detail=error.detail
-                            ) from error
-                else:
-                    prereq.with_fresh_lists(lambda: _unpack(names, temp), failed)
-    return final
+    failed = f"{', '.join(names)} could not be fetched"
+
+    def make(temp: Path) -> None:
+        if prereq.apt_get() is None:
+            raise UsageError(f"missing here: {', '.join(lacking)}; install them with your system's package tool")
+        ui.note(f"fetching Debian packages into the cache: {', '.join(names)}")
+        if not backports:
+            prereq.with_fresh_lists(lambda: _unpack(names, temp), failed)
+            return
+        name = _codename()
+        with lists(temp / "apt", [f"{name}-backports", name, f"{name}-updates"]) as options:
+            try:
+                _unpack(names, temp, (*options, "-o", f"APT::Default-Release={name}-backports"))
+            except QuellError as error:
+                raise UsageError(f"{failed}: {prereq.network_hint(error.detail)}", detail=error.detail) from error
+
+    return cache.made(cache.data / key, make)
 
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

@@ -33,7 +33,7 @@ from quell import proc, procfs, ui, watch
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
 from quell.frames import Frames, FramesError, parse_frames
-from quell.paths import Cache, atomic_dir, write_atomic
+from quell.paths import Cache, write_atomic
 from quell.qemu import find as find_qemu
 
 MIB = 1 << 20
@@ -214,15 +214,11 @@ def guest_program(name: str, cache: Cache, folder: Path = Path(__file__).parent 
     flags = ["-O2", "-Wall", "-Wextra", "-static"]
     text = b"".join(file.read_bytes() for file in files) + " ".join(flags).encode()
     key = hashlib.sha256(text).hexdigest()[:16]
-    final = cache.data / f"{name}-{key}"
-    program = final / name
-    if not program.exists():
-        with cache.lock(f"{name}-{key}"):
-            if not program.exists():
-                with atomic_dir(final) as temp:
-                    sources = [file for file in files if file.suffix == ".c"]
-                    proc.run(["gcc", *flags, "-o", temp / name, *sources], timeout=120)
-    return program
+
+    def make(temp: Path) -> None:
+        proc.run(["gcc", *flags, "-o", temp / name, *(file for file in files if file.suffix == ".c")], timeout=120)
+
+    return cache.made(cache.data / f"{name}-{key}", make) / name
 
 
 # --- the command line of QEMU -----------------------------------------------
