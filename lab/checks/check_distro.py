@@ -126,8 +126,7 @@ def distro(cache: Cache) -> Iterator[Distro]:
     prereq.ensure((*prereq.BUILD, *prereq.VM, *prereq.PACKAGES, *prereq.FILE_SYSTEMS))
     config, said = trim(debian_config(cache))
     ui.note(said)
-    with tempfile.TemporaryDirectory(prefix="distro-", dir=cache.folder("run")) as temp:
-        folder = Path(temp)
+    with cache.scratch("distro") as folder:
         made = deb.build_packages(source.debian_source(cache), config, folder / "packages", cache=cache)
         proc.run(["dpkg-deb", "-x", made.packages[0].path, folder / "root"], timeout=600)
         initrd = folder / "initramfs"

@@ -6,7 +6,6 @@ that it has by then, and each mechanism's series (``--only``).
 """
 
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,11 +50,11 @@ class Work:
 def work(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Work]:
     """For each version of Linux: its whole source in git, with Quell applied."""
     origin = source.debian_source(cache, request.param)
-    with tempfile.TemporaryDirectory(prefix="export-", dir=cache.folder("run")) as temp:
-        linux = Path(temp) / "linux"
+    with cache.scratch("export") as temp:
+        linux = temp / "linux"
         tree.make_git_tree(linux, origin, kernel=tree.kernel_dir())
         whole = state(linux)
-        yield Work(Path(temp), linux, origin, series.read(tree.kernel_dir(), origin.linux), whole)
+        yield Work(temp, linux, origin, series.read(tree.kernel_dir(), origin.linux), whole)
 
 
 def _apply(results: Results, work: Work, label: str, how: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ boot checks the disk.
 import re
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -180,8 +179,7 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
     wrong = []
     ready = workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
     assert ready.program is not None
-    with tempfile.TemporaryDirectory(prefix="cut-", dir=cache.folder("run")) as temp:
-        folder = Path(temp)
+    with cache.scratch("cut") as folder:
         root = folder / "root"
         root.mkdir()
         proc.run([ready.program, "--make", root / "data", str(_CUT_DATA)], timeout=300)

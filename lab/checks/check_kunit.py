@@ -9,10 +9,8 @@ Linux's own tests of mm and lib, on stock and on Quell: every single result must
 import functools
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,8 +51,8 @@ def read(report: dict[str, Any]) -> list[Case]:
 
 def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any], str]:
     """kunit.py's JSON for a kernel's log, and its output; QuellError if it finds no results."""
-    with tempfile.TemporaryDirectory(prefix="kunit-", dir=cache.folder("run")) as temp:
-        file, report = Path(temp) / "console.log", Path(temp) / "kunit.json"
+    with cache.scratch("kunit") as temp:
+        file, report = temp / "console.log", temp / "kunit.json"
         file.write_text(log)
         tool = tree.tree / "tools/testing/kunit/kunit.py"
         parsed = proc.run(

@@ -263,8 +263,8 @@ def judge(name: str, runs: Mapping[str, Sequence[steps.Said]], expected: Mapping
 
 
 def _run_program(program: Program, rounds: int, kernels: Mapping[str, build.Kernel], accel: str, cache: Cache) -> Case:
-    with tempfile.TemporaryDirectory(prefix="programs-", dir=cache.folder("run")) as temp:
-        root, disk = Path(temp) / "root", Path(temp) / "disk.ext4"
+    with cache.scratch("programs") as temp:
+        root, disk = temp / "root", temp / "disk.ext4"
         root.mkdir()
         expected = program.prepare(root, cache)
         disks.make_ext4(disk, root, room=program.room * machine.MIB)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Options, fixtures and reports of all checks; see cases.py for tests with many results."""
 
-import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -65,15 +64,15 @@ def full(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def scratch(cache: Cache) -> Iterator[Path]:
     """A folder that guests see, too."""
-    with tempfile.TemporaryDirectory(prefix="checks-", dir=cache.folder("run")) as temp:
-        yield Path(temp)
+    with cache.scratch("checks") as temp:
+        yield temp
 
 
 @pytest.fixture
 def folder(cache: Cache) -> Iterator[Path]:
     """Such a folder, of one test."""
-    with tempfile.TemporaryDirectory(prefix="check-", dir=cache.folder("run")) as temp:
-        yield Path(temp)
+    with cache.scratch("check") as temp:
+        yield temp
 
 
 @pytest.fixture(scope="session")

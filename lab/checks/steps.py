@@ -10,7 +10,6 @@ import math
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,8 +167,7 @@ def boot(
     guest = replace(guest, accel=machine.choose_accelerator("auto", image, cache).name)
     job = machine.Job(["/bin/sh", "-c", script(steps, setup, times)], data=data, stage=stage)
     limit = _BOOT_S + sum(step.limit * times + _OVERDUE_S for step in steps)
-    with tempfile.TemporaryDirectory(prefix="steps-", dir=cache.folder("run")) as temp:
-        rundir = Path(temp)
+    with cache.scratch("steps") as rundir:
         try:
             machine.boot(
                 guest, image, job, rundir, cache=cache, timeout=limit, fail_on_oops=False,

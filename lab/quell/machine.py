@@ -19,7 +19,6 @@ import re
 import shlex
 import shutil
 import string
-import tempfile
 import termios
 import threading
 import time
@@ -661,13 +660,13 @@ def run_script(
     job = Job(argv, data=data, stage=stage, disks=disks, writes=writes)
     if env is not None:
         job = replace(job, env=env)
-    with tempfile.TemporaryDirectory(prefix="guest-", dir=cache.folder("run")) as temp:
+    with cache.scratch("guest") as temp:
         try:
             return boot(
                 machine,
                 kernel_image,
                 job,
-                Path(temp),
+                temp,
                 cache=cache,
                 timeout=timeout,
                 fail_on_oops=fail_on_oops,

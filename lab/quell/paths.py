@@ -97,6 +97,12 @@ class Cache:
         return final
 
     @contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """A temporary folder that guests see, too; ``name`` begins its own."""
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=self.folder("run")) as temp:
+            yield Path(temp)
+
+    @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the whole cache alone; UsageError at once when it is in use."""
         with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", wait=False):

@@ -152,10 +152,7 @@ def _download(cache: Cache, name: str, linux: str) -> Path:
                 lambda: found.append(_apt_download(cache, name, prereq.APT_OPTIONS)), f"{name} could not be fetched"
             )
             return found[0]
-        with (
-            tempfile.TemporaryDirectory(prefix="apt-", dir=cache.folder("run")) as temp,
-            debian.lists(Path(temp) / "apt", [suite]) as options,
-        ):
+        with cache.scratch("apt") as temp, debian.lists(temp / "apt", [suite]) as options:
             return _apt_download(cache, name, options)
     except QuellError as error:
         if "unable to locate package" not in error.detail.lower():

@@ -9,9 +9,7 @@ import argparse
 import os
 import shlex
 import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 from quell import build, machine, sides, source, ui, user_command
 from quell.commands import compare
@@ -63,13 +61,13 @@ def main(args: argparse.Namespace) -> int:
     kernel = kernels[side.name]
     accelerator = machine.choose_accelerator(args.accel, kernel.image, cache)
     ui.note(f"booting {kernel.release} under {accelerator.name.upper()} ...")
-    with tempfile.TemporaryDirectory(prefix="run-", dir=cache.folder("run")) as temp:
+    with cache.scratch("run") as temp:
         try:
             result = machine.boot(
                 replace(guest, accel=accelerator.name),
                 kernel.image,
                 user_command.job(command, cache, **disks, terminal=terminal),
-                Path(temp),
+                temp,
                 cache=cache,
                 timeout=args.timeout or (_WEEK_S if terminal else 3600),
                 live=not terminal,
