@@ -124,8 +124,7 @@ def test_build_error(source: Source, kernel: Path, cache: Cache, make: Make) -> 
 def test_interrupted_build(source: Source, kernel: Path, cache: Cache, make: Make, tmp_path: Path) -> None:
     # Ctrl-C comes from within make: make surely runs then.
     make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
-    with pytest.raises(KeyboardInterrupt):
-        build.build_kernels(source, ["stock"], cache, kernel)
+    fails(KeyboardInterrupt, None, build.build_kernels, source, ["stock"], cache, kernel)
     assert gone(tmp_path / "pid")
     obj = cache.work / "stock/src/obj"
     assert (obj / "building").exists() and not list(cache.kernels.iterdir())

@@ -9,7 +9,7 @@ import pytest
 from guests import Patch
 from checks import check_coccinelle as coccinelle
 from checks.cases import Case, Results
-from conftest import Fake
+from conftest import Fake, fails
 from quell.errors import QuellError
 from quell.source import Source
 
@@ -84,8 +84,7 @@ def test_a_rule_that_does_not_run_is_a_failure(run: Callable[[], list[Case]], so
 def test_no_rules_is_an_error(run: Callable[[], list[Case]], source: Source) -> None:
     for path in source.tree.rglob("*.cocci"):
         path.unlink()
-    with pytest.raises(QuellError, match="no rules"):
-        run()
+    fails(QuellError, "no rules", run)
 
 
 def test_macros_without_what_is_not_understood(run: Callable[[], list[Case]], tmp_path: Path) -> None:

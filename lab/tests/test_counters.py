@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import fails
 from quell import counters
 from quell.frames import Frames, FramesError, parse_frames
 
@@ -59,8 +60,7 @@ def test_instructions_only_when_deterministic() -> None:
 def test_a_stream_that_ends_early_is_an_error() -> None:
     ends = [n + 1 for n in range(len(RECORDED)) if RECORDED.startswith(b"\n@", n)]
     for keep in (1, 14, 40, 300, *ends, len(RECORDED) - 9, len(RECORDED) - 1):
-        with pytest.raises(FramesError, match="truncated|does not come from"):
-            parse_frames(RECORDED[:keep])
+        fails(FramesError, "truncated|does not come from", parse_frames, RECORDED[:keep])
 
 
 @pytest.mark.parametrize(
@@ -75,21 +75,17 @@ def test_a_stream_that_ends_early_is_an_error() -> None:
     ],
 )
 def test_bad_streams(data: bytes, says: str) -> None:
-    with pytest.raises(FramesError, match=says):
-        parse_frames(data)
+    fails(FramesError, says, parse_frames, data)
 
 
 def test_missing_counters_are_errors_not_zero() -> None:
     frames = parse_frames(RECORDED)
     vmstat = frames.sections["after/vmstat"].replace(b"nr_tlb_remote_flush ", b"gone ")
-    with pytest.raises(FramesError, match="CONFIG_DEBUG_TLBFLUSH"):
-        counters.sample(changed(after__vmstat=vmstat))
+    fails(FramesError, "CONFIG_DEBUG_TLBFLUSH", counters.sample, changed(after__vmstat=vmstat))
     interrupts = frames.sections["after/interrupts"].replace(b"TLB:", b"XXX:")
-    with pytest.raises(FramesError, match="no line TLB"):
-        counters.sample(changed(after__interrupts=interrupts))
+    fails(FramesError, "no line TLB", counters.sample, changed(after__interrupts=interrupts))
     result = frames.sections["result"].split(b"memory_peak")[0]
-    with pytest.raises(FramesError, match="memory_peak"):
-        counters.sample(changed(result=result))
+    fails(FramesError, "memory_peak", counters.sample, changed(result=result))
 
 
 def test_new_counters_of_a_kernel_are_extras() -> None:
@@ -107,8 +103,7 @@ def test_signal_becomes_an_exit_code() -> None:
 
 def test_figures_that_are_none() -> None:
     for value in ("fast", "nan", "inf", "1e305", "-1e-200"):
-        with pytest.raises(FramesError, match="no number"):
-            counters.parse_figures(f"figure rate {value} pages\n")
+        fails(FramesError, "no number", counters.parse_figures, f"figure rate {value} pages\n")
     for name in ("elapsed_s", "kswapd_s", "luf_park"):
         with pytest.raises(FramesError, match=f"figure {name} has the name of one"):
             counters.parse_figures(f"figure+ {name} 3 s\n")

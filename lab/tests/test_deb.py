@@ -130,8 +130,7 @@ def test_no_packages(
 def test_interrupted_and_next_builds(packages: Packages, cache: Cache, make: Make, tmp_path: Path) -> None:
     # Ctrl-C comes from within make: make surely runs then.
     make(f"sleep 60 & echo $! >{tmp_path}/pid; kill -INT {os.getpid()}; wait")
-    with pytest.raises(KeyboardInterrupt):
-        packages()
+    fails(KeyboardInterrupt, None, packages)
     assert gone(tmp_path / "pid")
     half = cache.work / "deb/src/obj/half.o"
     half.touch()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Fake, write_files
+from conftest import Fake, fails, write_files
 from guests import Patch
 from quell import disks, prereq
 from quell.errors import QuellError, UsageError
@@ -67,16 +67,14 @@ def test_wrong_data(folder: Path, monkeypatch: Patch, text: str, says: str) -> N
     monkeypatch.chdir(folder)
     os.mkfifo("fifo")
     Path("to-proc").symlink_to("/proc")
-    with pytest.raises(UsageError, match=says):
-        disks.parse_data(text)
+    fails(UsageError, says, disks.parse_data, text)
 
 
 def test_data_may_not_overlap(folder: Path) -> None:
     file, inner, link = (disks.parse_data(str(folder / name)) for name in ("file", "in", "link"))
     disks.check_data([file, inner])
     for every in ([file, disks.Data(folder)], [inner, inner], [inner, file, link]):
-        with pytest.raises(UsageError, match="overlap; leave one out"):
-            disks.check_data(every)
+        fails(UsageError, "overlap; leave one out", disks.check_data, every)
 
 
 def test_images(folder: Path) -> None:
@@ -86,8 +84,7 @@ def test_images(folder: Path) -> None:
         assert disks.parse_disk(str(file)) == disks.Disk(file, form)
     raw.write_bytes(b"")
     for name, says in ("raw img", "is empty"), ("in", "is neither"), ("gone", "No such file"):
-        with pytest.raises(UsageError, match=says):
-            disks.parse_disk(str(folder / name))
+        fails(UsageError, says, disks.parse_disk, str(folder / name))
 
 
 def test_devices_in_use(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -168,24 +165,19 @@ def test_xfs_says_what_it_cannot_take(folder: Path, cache: Cache, odd: str, mode
 
 def test_no_room_and_nothing_written(folder: Path, cache: Cache, monkeypatch: Patch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 9, 1000))
-    with pytest.raises(UsageError, match="a disk of .*my data needs 134 MB"):
-        disks.image_of(disks.parse_data(str(folder)), cache)
+    fails(UsageError, "a disk of .*my data needs 134 MB", disks.image_of, disks.parse_data(str(folder)), cache)
     assert not list(cache.data.iterdir())
-    with pytest.raises(UsageError, match="contains Quell's cache"):
-        disks.image_of(disks.Data(folder.parent), cache)
+    fails(UsageError, "contains Quell's cache", disks.image_of, disks.Data(folder.parent), cache)
 
 
 def test_failures_leave_nothing(folder: Path, cache: Cache, fake_program: Fake) -> None:
     real = prereq.which("mkfs.ext4")
     data = disks.parse_data(str(folder))
     fake_program("mkfs.ext4", f'echo new > "{folder}/file"; exec {real} "$@"')
-    with pytest.raises(QuellError, match="my data changed while it was copied; run it again"):
-        disks.image_of(data, cache)
+    fails(QuellError, "my data changed while it was copied; run it again", disks.image_of, data, cache)
     fake_program("mkfs.ext4", "echo disk on fire >&2; exit 4")
-    with pytest.raises(QuellError, match="cannot be made: mkfs.ext4 failed with exit code 4") as caught:
-        disks.image_of(data, cache)
-    assert caught.value.detail == "disk on fire"
+    caught = fails(QuellError, "cannot be made: mkfs.ext4 failed with exit code 4", disks.image_of, data, cache)
+    assert caught.detail == "disk on fire"
     fake_program("mkfs.ext4", f"kill -s INT {os.getpid()}; sleep 20")
-    with pytest.raises(KeyboardInterrupt):
-        disks.image_of(data, cache)
+    fails(KeyboardInterrupt, None, disks.image_of, data, cache)
     assert not list(cache.data.iterdir())

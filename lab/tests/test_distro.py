@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conftest import fails
 from guests import Patch
 from checks import check_distro as distro
 from checks.benches import Bench
@@ -29,8 +30,7 @@ CONFIG_DEBUG_INFO_BTF=y
 def test_configuration_comes_from_debian(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(debian, "fetch", lambda names, *_: tmp_path if names == ["linux-config-6.12"] else None)
     path = tmp_path / distro._FILE
-    with pytest.raises(QuellError, match="linux-config-6.12 has no usr/src"):
-        distro.debian_config(cache)
+    fails(QuellError, "linux-config-6.12 has no usr/src", distro.debian_config, cache)
     path.parent.mkdir(parents=True)
     path.write_bytes(lzma.compress(CONFIG.encode()))
     assert distro.debian_config(cache).text == CONFIG

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from conftest import fails
 from guests import KERNELS, SIDES, FakePlace, Patch, plan, sample, terminal
 from quell import build, counters, disks, engine, machine, prereq, results, sides, source, ui, watch
 from quell.commands import compare as command
@@ -63,8 +64,7 @@ def boot_says(monkeypatch: Patch, code: int, unknown: bytes = b"") -> engine.Gue
 def test_workloads_must_succeed_and_own_commands_may_fail(tmp_path: Path, monkeypatch: Patch) -> None:
     guests = boot_says(monkeypatch, 7)
     says = "workload tiny failed on side quell with exit code 7: wrong data at byte 7"
-    with pytest.raises(QuellError, match=says):
-        guests.run(SIDES[1], plan(), tmp_path)
+    fails(QuellError, says, guests.run, SIDES[1], plan(), tmp_path)
     assert guests.run(SIDES[0], plan(own=True), tmp_path).exit_code == 7
 
 
@@ -84,8 +84,7 @@ def test_bad_options_are_said_before_anything_is_built(monkeypatch: Patch) -> No
         {"swap": "disk"}, {"here": True, "swap": "zram", **own},
     ]  # fmt: skip
     for options in bad:
-        with pytest.raises(UsageError):
-            engine.Request(sides=SIDES, **options)
+        fails(UsageError, None, engine.Request, sides=SIDES, **options)
     monkeypatch.setattr(build, "for_sides", lambda *a: pytest.fail("built"))
     with pytest.raises(UsageError, match="no workload 'nosuch'; the workloads are: "):
         engine.compare(engine.Request(sides=SIDES, workloads=("nosuch",)), Cache())

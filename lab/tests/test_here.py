@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Fake, gone, text_of, until, write_files
+from conftest import Fake, fails, gone, text_of, until, write_files
 from guests import Patch, lab_env
 from quell import engine, here, mechanisms, proc, sides, stats
 from quell.errors import QuellError, UsageError
@@ -122,8 +122,7 @@ def with_side(text: str) -> engine.Request:
 
 
 def refused(root: Path, asked: engine.Request, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        here.Here.prepare(asked, Cache(), root)
+    fails(UsageError, says, here.Here.prepare, asked, Cache(), root)
 
 
 def test_who_cannot_measure_here(root: Path, tmp_path: Path, monkeypatch: Patch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Capture
+from conftest import Capture, fails
 from quell import cli, mechanisms, tree
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -79,11 +79,8 @@ def test_unknown(name: str, message: str, capsys: Capture) -> None:
 
 
 def test_page_without_its_section(tmp_path: Path) -> None:
-    with pytest.raises(QuellError, match="documentation is not here"):
-        mechanisms.load(tmp_path)
+    fails(QuellError, "documentation is not here", mechanisms.load, tmp_path)
     (tmp_path / "switches.md").write_text("| `one` | Quell's | x |\n")
-    with pytest.raises(QuellError, match="switches.md has no section '## `one`'"):
-        mechanisms.load(tmp_path)
+    fails(QuellError, "switches.md has no section '## `one`'", mechanisms.load, tmp_path)
     (tmp_path / "one.md").write_text("# One\n\n## In short\n\n- Does: it\n  does.\n\n## More\n")
-    with pytest.raises(QuellError, match="one.md: .* should have the items Does, Costs"):
-        mechanisms.load(tmp_path)
+    fails(QuellError, "one.md: .* should have the items Does, Costs", mechanisms.load, tmp_path)

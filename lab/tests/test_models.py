@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from conftest import fails
 from checks import check_models as models
 from quell.errors import QuellError
 from quell.paths import repo_root
@@ -79,5 +80,4 @@ def test_every_removal_is_listed() -> None:
 
 def test_runs_that_cannot_be_used() -> None:
     for text in ("run = 1 2", "", '[[run]]\nname = "a"\nmodle = "b"\n'):
-        with pytest.raises(QuellError, match=models.RUNS):
-            models.read_runs(text)
+        fails(QuellError, models.RUNS, models.read_runs, text)

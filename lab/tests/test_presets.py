@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 import report_samples
-from conftest import Capture
+from conftest import Capture, fails
 from guests import SIDES, Patch, plan, sample
 from quell import cli, counters, engine, judge, mechanisms, presets, published, results, sides, stats, workload
 from quell.commands import compare as command
@@ -42,8 +42,7 @@ def test_sides() -> None:
     (["a=quell,x y=1", "b=quell"], "'x y=1' is neither a kernel parameter nor"),
 ])  # fmt: skip
 def test_bad_sides(texts: list[str], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        sides.parse_all(texts)
+    fails(UsageError, says, sides.parse_all, texts)
 
 
 def test_presets_are_data() -> None:
@@ -94,8 +93,7 @@ WORK = '[t]\nsource = "s"\nconditions = "c"\nworkload = "zap"\nfigure = "elapsed
 ])  # fmt: skip
 def test_faults_in_the_data(load: Callable[..., object], text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "toml").write_text(text)
-    with pytest.raises(QuellError, match=says):
-        load(path=tmp_path / "toml")
+    fails(QuellError, says, load, path=tmp_path / "toml")
 
 
 def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:

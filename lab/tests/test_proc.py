@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import gone, text_of, until
+from conftest import fails, gone, text_of, until
 from guests import lab_env
 from quell import proc
 from quell.errors import QuellError, UsageError
@@ -44,15 +44,13 @@ def test_failure_and_environment() -> None:
 
 
 def test_missing_program() -> None:
-    with pytest.raises(UsageError, match="no-such-program"):
-        proc.run(["no-such-program"])
+    fails(UsageError, "no-such-program", proc.run, ["no-such-program"])
 
 
 def test_time_out_ends_the_whole_group(tmp_path: Path) -> None:
     script = f"sleep 60 & echo $! >{tmp_path}/pid; echo early; wait"
-    with pytest.raises(proc.Timeout, match="within 0.4 s") as caught:
-        proc.run(["sh", "-c", script], timeout=0.4)
-    assert caught.value.stdout == "early\n"
+    caught = fails(proc.Timeout, "within 0.4 s", proc.run, ["sh", "-c", script], timeout=0.4)
+    assert caught.stdout == "early\n"
     assert gone(tmp_path / "pid")
 
 

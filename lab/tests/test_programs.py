@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import fails
 from guests import Patch
 from checks import check_programs as programs, steps
 from checks.check_programs import PROGRAMS
@@ -46,8 +47,7 @@ def test_postgresql_is_unpacked_where_it_is_not_installed(
 ) -> None:
     monkeypatch.setattr(programs, "_INSTALLED", tmp_path / "installed")
     monkeypatch.setattr("quell.debian.fetch", lambda *_: tmp_path / "fetched")
-    with pytest.raises(QuellError, match="has no initdb"):
-        programs._postgres(cache)
+    fails(QuellError, "has no initdb", programs._postgres, cache)
     for name in ("fetched/usr/lib/postgresql/9/bin", "fetched/usr/lib/postgresql/15/bin"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "initdb").touch()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import report_samples as samples
-from conftest import Capture, write_files
+from conftest import Capture, fails, write_files
 from guests import Patch, terminal
 from quell import cli, results, stats
 from quell.errors import UsageError
@@ -200,8 +200,7 @@ def test_the_newest_of_each_and_named_ones(cache: Cache) -> None:
     assert found[0]["comparisons"][0]["workload"] == "new"
     folder = keep(cache, "one", samples.result())
     assert len(results.find(["one", str(folder), str(folder / results.FILE)], cache)) == 3
-    with pytest.raises(UsageError, match="there is no result nosuch"):
-        results.find(["nosuch"], cache)
+    fails(UsageError, "there is no result nosuch", results.find, ["nosuch"], cache)
 
 
 def test_an_error_leaves_no_page(cache: Cache, tmp_path: Path, capsys: Capture) -> None:

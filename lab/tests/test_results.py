@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conftest import fails
 import report_samples
 from quell import results
 from quell.errors import UsageError
@@ -41,10 +42,8 @@ def test_what_is_rejected(tmp_path: Path) -> None:
         ('{"schema": "quell.results/2"}', "is damaged"),
     ):
         (tmp_path / "result.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(results.ResultError, match=says):
-            results.load(tmp_path)
-    with pytest.raises(results.ResultError, match="cannot be read"):
-        results.load(tmp_path / "old")
+        fails(results.ResultError, says, results.load, tmp_path)
+    fails(results.ResultError, "cannot be read", results.load, tmp_path / "old")
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
@@ -56,9 +55,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
         where[path[-1]] = value
         file = tmp_path / "result.json"
         file.write_text(json.dumps(whole))
-        with pytest.raises(results.ResultError) as caught:
-            results.load(file)
-        return caught.value.message
+        caught = fails(results.ResultError, None, results.load, file)
+        return caught.message
 
     assert "$.comparisons[0].cpus" in broken("comparisons", 0, "cpus", value="two")
     assert "no figure 'nosuch'" in broken("comparisons", 0, "shown", value=["nosuch"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Capture, write_files
+from conftest import Capture, fails, write_files
 from guests import execute
 from quell import cli, status
 from quell.errors import QuellError
@@ -104,8 +104,7 @@ def test_without_counters(machine: Path) -> None:
 
 def test_another_kernel(tmp_path: Path, capsys: Capture, cache: Cache) -> None:
     write_files(tmp_path, {"proc/sys/kernel/osrelease": "6.1.0-18-amd64\n"})
-    with pytest.raises(QuellError):
-        status.read(tmp_path)
+    fails(QuellError, None, status.read, tmp_path)
     says = (
         "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell; "
         "./quell deb makes packages, ./quell top works on any kernel\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import write_files
+from conftest import fails, write_files
 from guests import Done, Patch, compiled, execute
 from quell import debian, counters, prereq, workload
 from quell.errors import QuellError, UsageError
@@ -114,8 +114,7 @@ def test_packages_are_unpacked_once(cache: Cache, monkeypatch: Patch) -> None:
     assert (root / "usr/bin/served").exists() and not (root / "archives").exists()
     assert apt.log == ["apt-get", "apt-get update", "apt-get", "dpkg-deb"]
     assert debian.root({"served": "serverd"}, cache) == root and len(apt.log) == 4
-    with pytest.raises(QuellError, match="package serverd has no other"):
-        debian.root({"other": "serverd"}, cache)
+    fails(QuellError, "package serverd has no other", debian.root, {"other": "serverd"}, cache)
 
 
 def test_packages_that_cannot_be_had(cache: Cache, monkeypatch: Patch) -> None:
@@ -124,7 +123,6 @@ def test_packages_that_cannot_be_had(cache: Cache, monkeypatch: Patch) -> None:
         debian.root({"served": "serverd"}, cache)
     assert list(cache.data.iterdir()) == []
     monkeypatch.setattr(prereq, "apt_get", lambda: None)
-    with pytest.raises(UsageError, match="missing here: served; install them with"):
-        debian.root({"served": "serverd"}, cache)
+    fails(UsageError, "missing here: served; install them with", debian.root, {"served": "serverd"}, cache)
     monkeypatch.setattr(prereq, "which", lambda program: f"/usr/bin/{program}")
     assert debian.root({"served": "serverd"}, cache) == Path("/")

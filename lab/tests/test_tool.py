@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from conftest import Capture, Fake, write_files
+from conftest import Capture, Fake, fails, write_files
 from guests import Patch
 from quell import build, engine, packages, prereq, presets, tool, workload
 from quell.errors import QuellError, UsageError
@@ -71,8 +71,7 @@ def test_fetched_and_built_once(
     fake_program("cmake", "exit 1")
     assert tool.build(wanted, cache) == program
     (wanted.folder / "main.cpp").write_text("// new\n")
-    with pytest.raises(QuellError, match="some-thing 1.5 does not build"):
-        tool.build(wanted, cache)
+    fails(QuellError, "some-thing 1.5 does not build", tool.build, wanted, cache)
 
 
 def test_a_build_that_fails_leaves_nothing(
@@ -80,19 +79,17 @@ def test_a_build_that_fails_leaves_nothing(
 ) -> None:
     archive.rename(cache.downloads / archive.name)
     fake_program("cmake", "echo 'x.cpp:1: error: no such thing'; exit 3")
-    with pytest.raises(QuellError, match="does not build") as caught:
-        tool.build(wanted, cache)
-    assert caught.value.exit_code == 1 and "no such thing" in caught.value.detail
-    assert caught.value.log is not None and caught.value.log.exists()
+    caught = fails(QuellError, "does not build", tool.build, wanted, cache)
+    assert caught.exit_code == 1 and "no such thing" in caught.detail
+    assert caught.log is not None and caught.log.exists()
     assert not list(cache.data.iterdir())
 
 
 def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: Patch) -> None:
     failed = QuellError("pip failed", detail="NewConnectionError")
     monkeypatch.setattr("quell.proc.run", Mock(side_effect=failed))
-    with pytest.raises(UsageError, match="could not be fetched from PyPI .is there a network") as e:
-        tool.fetch(wanted, cache)
-    assert e.value.detail == "NewConnectionError" and e.value.exit_code == 2
+    e = fails(UsageError, "could not be fetched from PyPI .is there a network", tool.fetch, wanted, cache)
+    assert e.detail == "NewConnectionError" and e.exit_code == 2
     assert not list(cache.downloads.glob("some*"))
 
 
@@ -106,9 +103,8 @@ def test_own_program(wanted: tool.Tool, tmp_path: Path, monkeypatch: Patch) -> N
         (tmp_path, "which is no program"),
     ):
         monkeypatch.setenv("SOME_THING", str(path))
-        with pytest.raises(UsageError, match=says) as caught:
-            wanted.own_program()
-        assert caught.value.exit_code == 2
+        caught = fails(UsageError, says, wanted.own_program)
+        assert caught.exit_code == 2
     own.touch(0o755)
     monkeypatch.setenv("SOME_THING", str(own))
     assert wanted.own_program() == own.absolute()

@@ -18,7 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from conftest import Capture, until
+from conftest import Capture, fails, until
 from guests import Patch, lab_env
 from quell import cli, procfs
 from quell.commands import top
@@ -120,10 +120,8 @@ def test_hist_without_buckets_and_refused(still: Counter[int]) -> None:
     one = FakeTracefs(refused="buckets")
     sources.Hist(one).start()  # type: ignore
     assert any("pages,stacktrace" in text for text in one.log)
-    with pytest.raises(UsageError, match="refused"):
-        sources.Hist(FakeTracefs(refused="hist:")).start()  # type: ignore
-    with pytest.raises(UsageError, match="CONFIG_HIST_TRIGGERS"):
-        sources.Hist(FakeTracefs(lacks="hist"))  # type: ignore
+    fails(UsageError, "refused", sources.Hist(FakeTracefs(refused="hist:")).start)  # type: ignore
+    fails(UsageError, "CONFIG_HIST_TRIGGERS", sources.Hist, FakeTracefs(lacks="hist"))
 
 
 def test_events_scale_a_sample(still: Counter[int], monkeypatch: Patch) -> None:
@@ -221,8 +219,7 @@ def test_stop() -> None:
         assert not stop.wait(0.05)
         os.write(theirs, b"q")
         assert stop.wait(5)
-        with pytest.raises(KeyboardInterrupt):
-            stop.interrupt(signal.SIGINT, None)
+        fails(KeyboardInterrupt, None, stop.interrupt, signal.SIGINT, None)
     with closing(top.Stop()) as stop:
         stop.keys = mine
         os.close(theirs)  # the terminal is gone

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Capture
+from conftest import Capture, fails
 from guests import Patch
 from quell import build, cli, disks, user_command
 from quell.errors import UsageError
@@ -40,5 +40,4 @@ def test_a_command_that_is_not_there(tmp_path: Path, monkeypatch: Patch, capsys:
             assert capsys.readouterr().err == f"quell: the command {name} does not exist or cannot be run\n"
     user_command.check(["./mine"])
     user_command.check(["sh"])
-    with pytest.raises(UsageError, match=r"did you mean \./mine\?$"):
-        user_command.check(["mine"])
+    fails(UsageError, r"did you mean \./mine\?$", user_command.check, ["mine"])

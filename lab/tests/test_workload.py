@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import write_files
+from conftest import fails, write_files
 from guests import Patch
 from quell import counters, debian, disks, engine, machine, workload
 from quell.errors import QuellError, UsageError
@@ -82,8 +82,7 @@ def test_load(folder: Path) -> None:
     ("[guest]", "[guest", "cannot be used"),
 ])  # fmt: skip
 def test_bad_descriptions(folder: Path, old: str, new: str, says: str) -> None:
-    with pytest.raises(QuellError, match=re.escape(says)):
-        load(folder, old, new)
+    fails(QuellError, re.escape(says), load, folder, old, new)
 
 
 def test_unknown_workload_lists_the_known_ones(folder: Path) -> None:
@@ -214,5 +213,4 @@ def test_failures_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
     assert "disk on fire" in error.value.detail
     assert not list(cache.data.glob("*data*")) and not list(cache.data.glob(".tmp*"))
     tiny = load(folder, '"{bytes}"', '"{unheard_of}"')
-    with pytest.raises(QuellError, match="unheard_of"):
-        workload.prepare(tiny, 64 * MIB, cache, {})
+    fails(QuellError, "unheard_of", workload.prepare, tiny, 64 * MIB, cache, {})
