@@ -26,27 +26,24 @@ def _report(**suites: dict[str, str]) -> dict[str, Any]:
     return {"name": "Kunit Test Group", "sub_groups": groups, "test_cases": []}
 
 
-@pytest.mark.parametrize(
-    ("text", "counts", "why"),
-    [
-        (
-            "ok 1 luf_stale release: 9 reads\nnot ok 2 luf_stale write: 1 stale\nok 3 - other # SKIP no\n1..3\n",
-            (["luf_stale release: 9 reads"], ["luf_stale write: 1 stale"], ["other"]), "",
-        ),
-        ("ok 1 a\n", (["a"], ["the test ended early, after 1 results"], []), ""),
-        ("ok 1 a\n1..2\n", (["a"], ["2 results were planned, 1 came"], []), ""),
-        ("", ([], ["the test ended early, after 0 results"], []), ""),
-        ("1..0 # SKIP this is no Quell kernel\n", ([], [], ["1..0 # SKIP this is no Quell kernel"]), ""),
-        (
-            "ok 1 a\n# of a\nnot ok 2 b c\n#   1 of 2\n#   and more\nok 3 d\n# of d\n1..3\n",
-            (["a", "d"], ["b c"], []), "#   1 of 2\n#   and more",
-        ),
-        (
-            "ok 1 a\nBail out! pagemap: Bad file descriptor\n",
-            (["a"], ["the test ended early, after 1 results"], []), "Bail out! pagemap: Bad file descriptor",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "counts", "why"), [
+    (
+        "ok 1 luf_stale release: 9 reads\nnot ok 2 luf_stale write: 1 stale\nok 3 - other # SKIP no\n1..3\n",
+        (["luf_stale release: 9 reads"], ["luf_stale write: 1 stale"], ["other"]), "",
+    ),
+    ("ok 1 a\n", (["a"], ["the test ended early, after 1 results"], []), ""),
+    ("ok 1 a\n1..2\n", (["a"], ["2 results were planned, 1 came"], []), ""),
+    ("", ([], ["the test ended early, after 0 results"], []), ""),
+    ("1..0 # SKIP this is no Quell kernel\n", ([], [], ["1..0 # SKIP this is no Quell kernel"]), ""),
+    (
+        "ok 1 a\n# of a\nnot ok 2 b c\n#   1 of 2\n#   and more\nok 3 d\n# of d\n1..3\n",
+        (["a", "d"], ["b c"], []), "#   1 of 2\n#   and more",
+    ),
+    (
+        "ok 1 a\nBail out! pagemap: Bad file descriptor\n",
+        (["a"], ["the test ended early, after 1 results"], []), "Bail out! pagemap: Bad file descriptor",
+    ),
+])  # fmt: skip
 def test_tap(text: str, counts: tuple[list[str], ...], why: str) -> None:
     assert tap.read_tap(text) == counts
     results = Results()
@@ -76,14 +73,11 @@ def suites(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.usefixtures("suites")
-@pytest.mark.parametrize(
-    ("luf", "bad"),
-    [
-        ({"b": "PASS", "c": "SKIP", "d": "FAIL"}, ("luf.d", "KUnit: FAIL")),
-        ({"b": "TEST_CRASHED"}, ("luf.b", "KUnit: TEST_CRASHED")),
-        ({}, ("luf", "the suite did not run")),
-    ],
-)
+@pytest.mark.parametrize(("luf", "bad"), [
+    ({"b": "PASS", "c": "SKIP", "d": "FAIL"}, ("luf.d", "KUnit: FAIL")),
+    ({"b": "TEST_CRASHED"}, ("luf.b", "KUnit: TEST_CRASHED")),
+    ({}, ("luf", "the suite did not run")),
+])  # fmt: skip
 def test_kunit(luf: dict[str, str], bad: tuple[str, str]) -> None:
     cases = kunit.read(_report(quell={"a": "PASS"}, luf=luf))
     assert [(case.name, case.why) for case in cases if case.status == "failed"] == [bad]

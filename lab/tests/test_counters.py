@@ -63,17 +63,14 @@ def test_a_stream_that_ends_early_is_an_error() -> None:
         fails(FramesError, "truncated|does not come from", parse_frames, RECORDED[:keep])
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"", "without a report"),
-        (b"hello\n", "does not come from"),
-        (b"quell-runner 2\n@end 0\n", "protocol 2"),
-        (b"quell-runner 1\n@a 1\nx\n@end 2\n", "does not add up"),
-        (b"quell-runner 1\n@a 1\nx\n@end 1\nmore", "does not add up"),
-        (b"quell-runner 1\n@a 3\nx\n@end 1\n", "truncated"),
-    ],
-)
+@pytest.mark.parametrize(("data", "says"), [
+    (b"", "without a report"),
+    (b"hello\n", "does not come from"),
+    (b"quell-runner 2\n@end 0\n", "protocol 2"),
+    (b"quell-runner 1\n@a 1\nx\n@end 2\n", "does not add up"),
+    (b"quell-runner 1\n@a 1\nx\n@end 1\nmore", "does not add up"),
+    (b"quell-runner 1\n@a 3\nx\n@end 1\n", "truncated"),
+])  # fmt: skip
 def test_bad_streams(data: bytes, says: str) -> None:
     fails(FramesError, says, parse_frames, data)
 

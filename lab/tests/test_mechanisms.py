@@ -64,14 +64,11 @@ def test_explain(capsys: Capture, cache: Cache) -> None:
     assert not cache.root.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("rmap-batch", "did you mean rmap_batch"),
-        ("lufs", "no mechanism is called 'lufs'; did you mean luf?"),
-        ("xyzzy", "they are luf, "),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("rmap-batch", "did you mean rmap_batch"),
+    ("lufs", "no mechanism is called 'lufs'; did you mean luf?"),
+    ("xyzzy", "they are luf, "),
+])  # fmt: skip
 def test_unknown(name: str, message: str, capsys: Capture) -> None:
     assert cli.main(["explain", name]) == 2
     err = capsys.readouterr().err

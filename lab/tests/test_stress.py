@@ -44,17 +44,14 @@ def test_run_that_went_well_failed_or_was_skipped() -> None:
     assert left_out.status == "skip" and left_out.why.startswith("disabled 'oom-pipe'")
 
 
-@pytest.mark.parametrize(
-    ("stock", "quell", "good", "words"),
-    [
-        ([], [1.0], True, "-"),
-        ([10.0], [1.0], True, "too few runs"),
-        ([10.0, 11.0, 12.0], [9.0, 10.5, 9.5], True, "in the spread"),
-        ([10.0, 11.0, 12.0], [8.0, 8.5, 8.7], True, "beyond the spread"),
-        ([10.0, 11.0, 12.0], [5.0, 6.0, 7.0], False, "-45%, SLOWER"),
-        ([5.0, 6.0, 7.0], [10.0, 11.0, 12.0], True, "+83%, beyond the spread"),
-    ],
-)
+@pytest.mark.parametrize(("stock", "quell", "good", "words"), [
+    ([], [1.0], True, "-"),
+    ([10.0], [1.0], True, "too few runs"),
+    ([10.0, 11.0, 12.0], [9.0, 10.5, 9.5], True, "in the spread"),
+    ([10.0, 11.0, 12.0], [8.0, 8.5, 8.7], True, "beyond the spread"),
+    ([10.0, 11.0, 12.0], [5.0, 6.0, 7.0], False, "-45%, SLOWER"),
+    ([5.0, 6.0, 7.0], [10.0, 11.0, 12.0], True, "+83%, beyond the spread"),
+])  # fmt: skip
 def test_slower_only_if_every_run_is(stock: list[float], quell: list[float], good: bool, words: str) -> None:
     fast, said = stress.compare_rates(stock, quell, 0.25)
     assert fast is good
