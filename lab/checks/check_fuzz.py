@@ -119,7 +119,7 @@ def run_guest(fuzzer: Fuzzer, image: Path, seed: int, seconds: int, cache: Cache
 @pytest.fixture(scope="module")
 def image(cache: Cache) -> Path:
     """The debug kernel."""
-    prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
+    prereq.ensure((*prereq.VM, *prereq.XFS))
     return build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"].image
 
 

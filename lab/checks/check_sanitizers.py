@@ -247,7 +247,7 @@ def look(results: Results, name: str, bench: _Bench, kernel_source: source.Sourc
 @pytest.mark.parametrize("name", ["sanitize", "kcsan"])
 def test_sanitizers(name: str, results: Results, programs: dict[str, Path], disk: Path, cache: Cache) -> None:
     """Each kernel."""
-    prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
+    prereq.ensure((*prereq.VM, *prereq.XFS))
     kernel_source = source.debian_source(cache)
     kernel = build.build_kernels(kernel_source, (name,), cache)[name]
     folder = programs["luf_torture"].parent

@@ -481,7 +481,7 @@ def test_selftests(results: Results, cache: Cache) -> None:
     disk = _build(kernel_source, cache)
     logs = cache.logs / "selftests"
     shutil.rmtree(logs, ignore_errors=True)
-    prereq.ensure([item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs"])
+    prereq.ensure(prereq.XFS)
     images = {name: kernel.image for name, kernel in kernels.items()}
     large = {LARGE: images["stock"], f"{LARGE}{_KVM_KERNEL}": images[f"stock{_KVM_KERNEL}"]}
     bench = _Bench({**images, **large}, disk, cache)

@@ -257,6 +257,6 @@ class Bench:
 
 def make_bench(cache: Cache, programs: dict[str, Path], disk: Path) -> Bench:
     """Build the debug kernel."""
-    prereq.ensure([*prereq.VM, *(item for item in prereq.FILE_SYSTEMS if item.need == "mkfs.xfs")])
+    prereq.ensure((*prereq.VM, *prereq.XFS))
     kernel = build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"]
     return Bench(kernel.image, programs[PROGRAM], disk, cache)

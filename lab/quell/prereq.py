@@ -55,8 +55,9 @@ VM = (
     Prerequisite("depmod", "kmod", "starts the VMs"),
     Prerequisite("mkfs.ext4", "e2fsprogs", "makes the workloads' disks"),
 )
+XFS = (Prerequisite("mkfs.xfs", "xfsprogs", "makes disks of XFS"),)
 FILE_SYSTEMS = (
-    Prerequisite("mkfs.xfs", "xfsprogs", "makes disks of XFS"),
+    *XFS,
     Prerequisite("mkfs.btrfs", "btrfs-progs", "makes disks of Btrfs"),
     Prerequisite("mkfs.f2fs", "f2fs-tools", "makes disks of F2FS"),
     Prerequisite("mkfs.erofs", "erofs-utils", "makes disks of EROFS"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quell import procfs
 from quell.top.causes import CAUSES, classify, clean
 from quell.top.sample import Snapshot, Task, Timing
 
@@ -100,20 +101,14 @@ class Names:
             pid = self.tgid(task.tid) or task.tid
             comm = task.comm if task.tid else "(idle)"
             if pid != task.tid:
-                try:
-                    comm = (self.proc / f"{pid}/comm").read_text(errors="replace").strip()
-                except OSError:
-                    pass
+                comm = procfs.read(self.proc / f"{pid}/comm").strip() or comm
             self._known[task] = Task(pid, comm)
         return self._known[task]
 
     def tgid(self, tid: int) -> int | None:
         """The PID of a thread's process; None if there is no such thread."""
-        try:
-            text = (self.proc / f"{tid}/status").read_text(errors="replace")
-        except OSError:
-            return None
-        return int(text.partition("\nTgid:")[2].split()[0])
+        text = procfs.read(self.proc / f"{tid}/status")
+        return int(text.partition("\nTgid:")[2].split()[0]) if text else None
 
 
 @dataclass
