@@ -28,11 +28,7 @@ esac
 
 @pytest.fixture
 def run(
-    source: Source,
-    kernel: Path,
-    fake_program: Fake,
-    monkeypatch: Patch,
-    tmp_path: Path,
+    source: Source, kernel: Path, fake_program: Fake, monkeypatch: Patch, tmp_path: Path
 ) -> Callable[[], list[Case]]:
     """The results of the part, on the fake kernel, with three rules."""
     fake_program("spatch", SPATCH)

@@ -60,10 +60,9 @@ def test_dead_statements() -> None:
     assert models.dead([(models.read_search(_FAIL), models.statements(listed))]) == []
 
 
-@pytest.mark.parametrize(
-    "output",
-    ["", _PASS + "error: max search depth too small\n", _PASS + "pan: reached -DMEMLIM bound\n"],
-)
+@pytest.mark.parametrize("output", [
+    "", f"{_PASS}error: max search depth too small\n", f"{_PASS}pan: reached -DMEMLIM bound\n",
+])  # fmt: skip
 def test_search_that_was_cut_short_has_not_passed(output: str) -> None:
     assert "did not cover" in models.judge(_RUN, "", models.read_search(output))
     assert "no violation" in models.judge(_RUN, "NO_A", models.read_search(output))

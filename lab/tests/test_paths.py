@@ -5,13 +5,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
 from conftest import Capture
-from guests import Patch
+from guests import Patch, lab_env
 from quell import paths
 from quell.errors import UsageError
 from quell.paths import Cache
@@ -27,15 +26,9 @@ with Cache().lock("build-stock"):
 
 def holder() -> subprocess.Popen[str]:
     """Another process that holds the lock build-stock until it gets a line."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD],
-        cwd=Path(paths.__file__).parents[1],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+    argv, pipe = [sys.executable, "-c", HOLD], subprocess.PIPE
+    process = subprocess.Popen(argv, env=lab_env(), stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
     return process
 
 
@@ -121,8 +114,7 @@ def test_write_atomic(tmp_path: Path) -> None:
 
 
 def test_disk_full(tmp_path: Path, monkeypatch: Patch) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(20_000_000_000, 0, 3_100_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 3_100_000_000))
     with pytest.raises(UsageError, match=r"needs 12\.0 GB .* has 3\.1 GB free"):
         paths.require_space(tmp_path / "not/there", 12_000_000_000, "building")
     paths.require_space(tmp_path, 3_000_000_000, "building")

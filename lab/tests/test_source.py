@@ -4,7 +4,6 @@
 import shutil
 import subprocess
 import time
-from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -74,8 +73,7 @@ def test_fetches_that_fail(cache: Cache, fake_program: Fake, monkeypatch: Patch)
     fails(UsageError, "have no linux-source-6.12.*--kernel", source.debian_source, cache)
     monkeypatch.setattr(prereq, "apt_get", lambda: None)
     fails(UsageError, "--kernel", source.debian_source, cache)
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 5_000_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 5_000_000_000))
     says = r"needs 12\.0 GB of disk space.* has 5\.0 GB free"
     fails(UsageError, says, source.debian_source, cache)
 
