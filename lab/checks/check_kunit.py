@@ -23,7 +23,7 @@ from quell.paths import Cache
 
 pytestmark = pytest.mark.kunit
 
-SUITES = ("quell", "luf", "rmap_batch", "early_ack", "folio_order")
+SUITES = ("quell", "luf", "rmap_batch", "early_ack", "early_ack_kvm", "folio_order")
 # KUnit's status words, as those of the table of selftests.
 _WORDS = {"PASS": "ok", "SKIP": "skip"}
 # Some of Linux's tests loop for a minute under emulation.

@@ -16,12 +16,12 @@
  * set in it. A *stale* entry is one that this flush is to remove.
  *
  * native_flush_tlb_multi() calls early_ack_call() (kernel/smp_early_ack.h). KVM's paravirtual
- * flush leaves the running virtual CPUs to it; the host also flushes one that is preempted in its
- * window, which is harmless. Acknowledged early are flushes that free no page tables: of munmap,
- * mprotect, madvise, write protection, copy on write, the batches of reclaim and migration, the
- * drains of mm/luf.c. Not: kernel ranges; flush_tlb_range() and flush_tlb_mm(), which imply freed
- * page tables; flushes that trim mm_cpumask() or move an mm to a global ASID; those that Xen PV
- * and Hyper-V carry out themselves; all before early_ack_init().
+ * flush leaves the running virtual CPUs to it [early_ack_kvm_test]; the host also flushes one that
+ * is preempted in its window, which is harmless. Acknowledged early are flushes that free no page
+ * tables: of munmap, mprotect, madvise, write protection, copy on write, the batches of reclaim and
+ * migration, the drains of mm/luf.c. Not: kernel ranges; flush_tlb_range() and flush_tlb_mm(),
+ * which imply freed page tables; flushes that trim mm_cpumask() or move an mm to a global ASID;
+ * those that Xen PV and Hyper-V carry out themselves; all before early_ack_init().
  *
  * The invariants, with tests, mutations and models in brackets:
  *
