@@ -61,6 +61,9 @@
  *
  * A4: no request is lost, mixed up or left without an interrupt: see kernel/smp_early_ack.h.
  * [early_ack_call_test, early_ack with two initiators; ack with AGAIN]
+ *  - flush_tlb_kernel_range() inlines its request and waits for the flush, so memory of vmap() is
+ *    freed after it. Its target first ends the ack-to-flush window of earlier requests. Flushes
+ *    of all kernel memory have no argument to inline. [early_ack_kernel_test]
  *
  * A5: the surroundings are as in stock. [switches; early_ack with the switch and CPU hotplug; ack
  * with SWITCH, LAZY, HOTPLUG]

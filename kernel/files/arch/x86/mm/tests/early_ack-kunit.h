@@ -4,9 +4,11 @@
  * to user memory succeeds in an ack-to-flush window.
  */
 #include <kunit/test.h>
+#include <linux/gfp.h>
 #include <linux/mman.h>
 #include <linux/stacktrace.h>
 #include <linux/uaccess.h>
+#include <linux/vmalloc.h>
 
 #define EARLY_ACK_TEXT	"text"
 
@@ -58,6 +60,55 @@ static void early_ack_call_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, atomic_read(&early_ack_right), 2 * rounds * cpus);
 	KUNIT_EXPECT_EQ(test, atomic_read(&early_ack_wrong), 0);
 	KUNIT_EXPECT_EQ(test, atomic_read(&early_ack_asked), rounds * cpus);
+}
+
+struct early_ack_mapped {
+	const unsigned long *word;
+	unsigned long expected;
+};
+
+static void early_ack_read(void *info)
+{
+	const struct early_ack_mapped *mapped = info;
+
+	if (READ_ONCE(*mapped->word) != mapped->expected)
+		atomic_inc(&early_ack_wrong);
+}
+
+/* After flush_tlb_kernel_range() no CPU reads kernel memory through the old entry. */
+static void early_ack_kernel_test(struct kunit *test)
+{
+	void *memory = (void *)__get_free_pages(GFP_KERNEL, 1);
+	struct early_ack_mapped mapped;
+	struct page *page;
+	unsigned int level;
+	void *address;
+	pte_t *pte;
+	int i;
+
+	KUNIT_ASSERT_NOT_NULL(test, memory);
+	for (i = 0; i < 2; i++)
+		*(unsigned long *)(memory + i * PAGE_SIZE) = i;
+	page = virt_to_page(memory);
+	address = vmap(&page, 1, VM_MAP, PAGE_KERNEL);
+	if (address) {
+		atomic_set(&early_ack_wrong, 0);
+		mapped.word = address;
+		pte = lookup_address((unsigned long)address, &level);
+		for (i = 0; i < 100; i++) {
+			mapped.expected = i % 2;
+			on_each_cpu(early_ack_read, &mapped, 1);
+			page = virt_to_page(memory + (i + 1) % 2 * PAGE_SIZE);
+			set_pte(pte, mk_pte(page, PAGE_KERNEL));
+			flush_tlb_kernel_range((unsigned long)address,
+					       (unsigned long)address + PAGE_SIZE);
+		}
+		vunmap(address);
+		KUNIT_EXPECT_EQ(test, atomic_read(&early_ack_wrong), 0);
+	} else {
+		KUNIT_FAIL(test, "no address for a page");
+	}
+	free_pages((unsigned long)memory, 1);
 }
 
 struct early_ack_tried {
@@ -181,6 +232,7 @@ static void early_ack_possible_test(struct kunit *test)
 
 static struct kunit_case early_ack_cases[] = {
 	KUNIT_CASE(early_ack_call_test),
+	KUNIT_CASE(early_ack_kernel_test),
 	KUNIT_CASE(early_ack_owed_test),
 	KUNIT_CASE(early_ack_walk_test),
 	KUNIT_CASE(early_ack_possible_test),
