@@ -29,6 +29,10 @@
  *  - A call that is queued without an IPI is found. Initiators read early_ack_looking after they
  *    have queued; the target clears it before its last look at the queue. A full barrier on either
  *    side makes at least one see the other. early_ack_looks(), early_ack_receive()
+ *  - CPU hotplug: early_ack_looking is true only in early_ack_receive(), with interrupts off. A CPU
+ *    goes offline in stop_machine(), so after its last look. Initiators queue with preemption
+ *    disabled, so those that saw the CPU online have queued, and smpcfd_dying_cpu() takes their
+ *    calls. Nobody queues then, and a CPU that comes back is not looking. take_cpu_down()
  */
 #ifdef CONFIG_QUELL_EARLY_ACK
 
