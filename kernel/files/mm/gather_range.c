@@ -18,8 +18,8 @@
  *	change_protection()	mprotect(), userfaultfd's write protection, NUMA hinting
  *	madvise_free_single_vma() MADV_FREE
  *
- * Others flush as in stock: exit (fullmm), gathers of hugetlb files, MADV_COLD and MADV_PAGEOUT;
- * before 7.0 the OOM reaper.
+ * Others flush as in stock: exit (fullmm), the gathers of mm/hugetlb.c (truncation, mprotect(),
+ * mremap()), MADV_COLD and MADV_PAGEOUT; before 7.0 the OOM reaper.
  *
  * Invariants; __gather_range_use() is the enforcing function. [selftest gather_range;
  * GATHER_OWN_ONLY]
