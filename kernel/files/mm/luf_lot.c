@@ -422,19 +422,25 @@ unsigned long luf_zone_parked(struct zone *zone)
 }
 
 /*
- * Release parked pages to an allocation that finds @zone below its watermark @mark. Not at the low
- * watermark, where kswapd is woken and drains, nor if it may not sleep. Returns whether @zone is
- * not below @mark any more.
+ * Release waiting pages to an allocation that finds @zone below its watermark @mark. Not at the low
+ * watermark, where kswapd is woken and drains, nor if it may not sleep. The high watermark is for
+ * the last look of __alloc_pages_may_oom(), which may sleep whatever @gfp_mask says, and has to
+ * find the pages of other drains as well. It holds oom_lock; luf_drain_all() waits for no
+ * allocation. Returns whether @zone is not below @mark any more.
  */
 bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 			 unsigned long mark, int highest_zoneidx,
 			 unsigned int alloc_flags)
 {
+	unsigned int wmark = alloc_flags & ALLOC_WMARK_MASK;
 	int nid = zone_to_nid(zone);
 
-	if ((alloc_flags & ALLOC_WMARK_MASK) == ALLOC_WMARK_LOW ||
-	    !(gfp_mask & __GFP_DIRECT_RECLAIM) || (current->flags & PF_MEMALLOC) ||
-	    !luf_zone_parked(zone) || quell_mutant(LUF_HOARD))
+	if (wmark == ALLOC_WMARK_HIGH && !quell_mutant(LUF_HOARD)) {
+		luf_drain_all();
+		return zone_watermark_ok(zone, order, mark, highest_zoneidx, alloc_flags);
+	}
+	if (wmark == ALLOC_WMARK_LOW || !(gfp_mask & __GFP_DIRECT_RECLAIM) ||
+	    (current->flags & PF_MEMALLOC) || !luf_zone_parked(zone) || quell_mutant(LUF_HOARD))
 		return false;
 	return (luf_drain_aged(nid) &&
 		zone_watermark_ok(zone, order, mark, highest_zoneidx, alloc_flags)) ||

@@ -194,6 +194,30 @@ static void luf_lot_order_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, luf_test_take(test, lot, 8), 2);
 }
 
+/*
+ * An allocation that may not sleep releases nothing. The last look before the OOM killer releases
+ * all, although it has no __GFP_DIRECT_RECLAIM either.
+ */
+static void luf_lot_oom_test(struct kunit *test)
+{
+	unsigned long parked, left;
+	LIST_HEAD(list);
+	struct folio *folio = luf_test_folio(test, &list, 0);
+	struct zone *zone = folio_zone(folio);
+
+	luf_drain_all();
+	KUNIT_ASSERT_TRUE(test, folio_ref_freeze(folio, 1));
+	luf_test_park(luf_lots[folio_nid(folio)], &list, luf_now());
+	luf_drain_for_alloc(zone, 0, 0, min_wmark_pages(zone), MAX_NR_ZONES - 1, ALLOC_WMARK_MIN);
+	parked = luf_zone_parked(zone);
+	luf_drain_for_alloc(zone, 0, 0, high_wmark_pages(zone), MAX_NR_ZONES - 1,
+			    ALLOC_WMARK_HIGH);
+	left = luf_zone_parked(zone);
+	luf_drain_all();
+	KUNIT_EXPECT_EQ(test, parked, 1);
+	KUNIT_EXPECT_EQ(test, left, 0);
+}
+
 /* The limits of a node, and of kswapd while free pages are short, follow the watermarks. */
 static void luf_lot_limit_test(struct kunit *test)
 {
@@ -226,6 +250,7 @@ static struct kunit_case luf_lot_cases[] = {
 	KUNIT_CASE(luf_let_go_test),
 	KUNIT_CASE(luf_lot_label_test),
 	KUNIT_CASE(luf_lot_order_test),
+	KUNIT_CASE(luf_lot_oom_test),
 	KUNIT_CASE(luf_lot_limit_test),
 	{}
 };
