@@ -68,6 +68,7 @@
 #include <linux/delay.h>
 #include <linux/export.h>
 #include <linux/fs.h>
+#include <linux/fs_context.h>
 #include <linux/migrate.h>
 #include <linux/mutex.h>
 #include <linux/pagemap.h>
@@ -226,6 +227,9 @@ bool luf_flush(u64 need)
 
 /* --- Hooks of unmapping ----------------------------------------------------- */
 
+static_assert(AS_FOLIO_ORDER_MAX + AS_FOLIO_ORDER_BITS <= AS_LUF_NEVER);
+static_assert(SB_I_LUF > (typeof_member(struct fs_context, s_iflags))~0);
+
 /* Is the content of the file fixed until a writer gets write access? R3 (b). */
 static __always_inline bool luf_content_fixed(struct address_space *mapping)
 {
@@ -282,13 +286,12 @@ void luf_begin_unmap(struct folio *folio)
 }
 
 /*
- * The same for migrate_pages_batch(): its source folios end in luf_put_migrated() or are mapped
- * again where they were.
+ * The same for migrate_pages_batch(): its source folios end in luf_put_migrated(), which flushes
+ * if somebody wants the frame, or are mapped again where they were.
  */
-void luf_begin_migrate(struct folio *folio, enum migrate_reason reason)
+void luf_begin_migrate(struct folio *folio)
 {
-	if (!luf_wants_frame(reason) && !folio_test_hugetlb(folio) &&
-	    !folio_contain_hwpoisoned_page(folio) &&
+	if (!folio_test_hugetlb(folio) && !folio_contain_hwpoisoned_page(folio) &&
 	    (folio_test_anon(folio) || luf_may_defer_file(folio)))
 		luf_begin(folio);
 }

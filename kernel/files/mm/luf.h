@@ -34,7 +34,7 @@ void __luf_end_batch(void);
 bool __luf_flush_pending(struct mm_struct *mm);
 
 void luf_begin_unmap(struct folio *folio);
-void luf_begin_migrate(struct folio *folio, enum migrate_reason reason);
+void luf_begin_migrate(struct folio *folio);
 void __luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat);
 void __luf_put_migrated(struct folio *folio, enum migrate_reason reason);
 bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
@@ -73,13 +73,12 @@ static inline void luf_free_folios(struct folio_batch *fbatch, struct pglist_dat
 }
 
 /* try_to_migrate(), with a deferred flush where that is safe. */
-static inline void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags,
-				      enum migrate_reason reason)
+static inline void luf_try_to_migrate(struct folio *folio, enum ttu_flags flags)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
 	if (static_branch_likely(&luf_key))
-		luf_begin_migrate(folio, reason);
+		luf_begin_migrate(folio);
 	try_to_migrate(folio, flags);
 	if (!(tlb_ubc->luf_state & LUF_UNMAPPING))
 		return;
@@ -186,8 +185,7 @@ static inline unsigned long luf_nr_parked(void)
 #else /* !CONFIG_QUELL_LUF */
 
 #define luf_try_to_unmap(folio, flags)	try_to_unmap(folio, flags)
-#define luf_try_to_migrate(folio, flags, reason)	\
-	((void)(reason), try_to_migrate(folio, flags))
+#define luf_try_to_migrate(folio, flags)	try_to_migrate(folio, flags)
 #define luf_balanced(...)			false
 #define luf_free_folios(fbatch, pgdat)	((void)(pgdat), free_unref_folios(fbatch))
 
