@@ -282,6 +282,28 @@ static void luf_state_test(struct kunit *test)
 	folio_put(large);
 }
 
+/* Where CPUs flush others by INVLPGB the mechanism is refused, with a reason. */
+static void luf_refused_test(struct kunit *test)
+{
+#ifdef X86_FEATURE_INVLPGB
+	unsigned long *caps = (unsigned long *)boot_cpu_data.x86_capability;
+	const char *with, *without;
+	bool had;
+
+	/* Nobody else reads the flag now: Linux's own tests of it are patched at boot. */
+	had = test_and_set_bit(X86_FEATURE_INVLPGB, caps);
+	with = arch_luf_refused();
+	clear_bit(X86_FEATURE_INVLPGB, caps);
+	without = arch_luf_refused();
+	if (had)
+		set_bit(X86_FEATURE_INVLPGB, caps);
+	KUNIT_EXPECT_STREQ(test, with, "CPUs broadcast TLB flushes with INVLPGB");
+	KUNIT_EXPECT_NULL(test, without);
+#else
+	kunit_skip(test, "this kernel does not use INVLPGB");
+#endif
+}
+
 static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_flush_test),
 	KUNIT_CASE(luf_nobody_test),
@@ -291,6 +313,7 @@ static struct kunit_case luf_cases[] = {
 	KUNIT_CASE(luf_owe_test),
 	KUNIT_CASE(luf_state_test),
 	KUNIT_CASE(luf_pending_test),
+	KUNIT_CASE(luf_refused_test),
 	{}
 };
 

@@ -138,7 +138,8 @@ static inline void arch_luf_flush_here(struct arch_tlbflush_unmap_batch *batch,
 static inline const char *arch_luf_refused(void)
 {
 #ifdef X86_FEATURE_INVLPGB
-	if (cpu_feature_enabled(X86_FEATURE_INVLPGB))
+	/* Read when it is called, so that a test can set the flag. */
+	if (boot_cpu_has(X86_FEATURE_INVLPGB))
 		return "CPUs broadcast TLB flushes with INVLPGB";
 #endif
 	return NULL;
