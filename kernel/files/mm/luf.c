@@ -3,9 +3,8 @@
  * Lazy unmap flush (LUF): reclaim and migration unmap folios without a TLB flush. One
  * flush serves many folios, before their frames are reused.
  *
- * Folios wait on the deferred-free list of their node (struct luf_lot; such folios are
- * "parked"). A drain flushes the CPUs that are still pending and frees the list in bulk.
- * Until then a CPU may read a folio through a stale TLB entry. The read is legal: the folio
+ * Folios wait on the *deferred-free list* of their node (struct luf_lot; "parked" in symbols).
+ * Until the flush a CPU may read a folio through a stale TLB entry. The read is legal: the folio
  * has the content that a fault would bring back, or that the migrated folio has.
  *
  * The idea is Byungchul Park's ("LUF (Lazy Unmap Flush)", v10, May 2024; RFC v12, February 2025).
@@ -17,15 +16,14 @@
  *  - A *generation* ("label" in symbols) is luf_clock + 1, read after the PTE was cleared,
  *    tlb_gen raised and the CPUs recorded in luf_owed[].
  *  - A CPU is *pending* for a generation until luf_reached() says that it uses no stale entry.
- *    A generation is *complete* when no CPU is pending for it or an older one.
  *
  * The rules; Documentation/mm/lazy_unmap_flush.rst has the full argument and the promises of
  * ARCH_SUPPORTS_LUF:
  *
  * R1, frames: no frame reaches the page allocator inside its stale-TLB window. luf_lot_take()
- * releases complete generations only. The full barriers order both sides:
+ * releases generations without a pending CPU only. The full barriers order both sides:
  *
- *	initiator			drain of a generation
+ *	initiator			flush of a generation
  *	  clear the PTE, tlb_gen++	  luf_clock is there, or moves there
  *	  luf_owed[CPUs] = clock + 1	  full barrier
  *	  full barrier			  flush each CPU that is pending:
@@ -50,13 +48,17 @@
  *	  luf_content_fixed()?		  the file's label > luf_done()? then flush
  *	    else as stock
  *
- * R4, progress: parked pages count as free, and are released first where that is worth an IPI:
- * luf_drain_for_alloc(), luf_drain_for_kswapd().
+ * R4, progress: the list counts as free memory, and is freed first where that is worth an IPI:
+ *
+ *	free pages	kswapd				allocation that may wait
+ *	  above low	frees what needs no IPI		takes free pages
+ *	  above min	all, from (low - min)/4 on	takes free pages
+ *	  below min	the same			frees all, before it reclaims
  *
  * R5, nothing hidden: a CPU is left out by evidence, never by time. It compared tlb_gen since, or
  * has to before it uses a user entry (lazy, init_mm). luf_reached() looks.
  *
- *	CPU, at a switch or a flush	unmap			drain
+ *	CPU, at a switch or a flush	unmap			flush
  *	  look = luf_clock		  tlb_gen++
  *	  compare tlb_gen, catch up	  label > look or seen
  *	  luf_seen = look					  luf_seen >= label?
@@ -86,7 +88,7 @@
 DEFINE_STATIC_KEY_FALSE(luf_key);
 
 DEFINE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
-/* Rises as pages are parked, at flushes, and by the timer. */
+/* Rises as pages are deferred, at flushes, and by the timer. */
 atomic64_t luf_clock __cacheline_aligned_in_smp = ATOMIC64_INIT(0);
 
 /* The newest generation that each CPU is pending for, and that luf_owe() returned; only rise. */
@@ -96,7 +98,7 @@ static atomic64_t luf_newest;
 /* Two drains do not flush the same CPUs. Protects the CPUs being flushed, and luf_completed. */
 static DEFINE_MUTEX(luf_mutex);
 static struct arch_tlbflush_unmap_batch luf_flushing;
-/* All generations up to this one are complete. */
+/* No CPU is pending for a generation up to this one. */
 static u64 luf_completed;
 
 /* --- Pending CPUs -------------------------------------------------------- */
@@ -118,7 +120,7 @@ u64 luf_now(void)
 	return atomic64_read(&luf_newest);
 }
 
-/* The newest generation known to be complete. */
+/* No CPU is pending for a generation up to the one that this returns. */
 u64 luf_done(void)
 {
 	/* Pairs with luf_flush(): callers free after the flush. */
@@ -184,8 +186,8 @@ u64 luf_aged(void)
 }
 
 /*
- * Complete all generations up to @need. May sleep, and waits for the CPUs that it flushes. Returns
- * whether there were any.
+ * Flush the CPUs that are pending for a generation up to @need. May sleep, and waits for them.
+ * Returns whether there were any.
  */
 bool luf_flush(u64 need)
 {
@@ -195,11 +197,9 @@ bool luf_flush(u64 need)
 	might_sleep();
 	if (luf_done() >= need)
 		return false;
-	mutex_lock(&luf_mutex);
-	if (luf_completed >= need) {
-		mutex_unlock(&luf_mutex);
+	guard(mutex)(&luf_mutex);
+	if (luf_completed >= need)
 		return false;
-	}
 	/* Later generations are newer than @need. */
 	luf_raise(&luf_clock, need);
 	/* The clock before the CPUs: pairs with luf_owe(). */
@@ -217,7 +217,6 @@ bool luf_flush(u64 need)
 		arch_tlbbatch_flush(&luf_flushing);
 	/* Pairs with luf_done(): after the flush. */
 	smp_store_release(&luf_completed, need);
-	mutex_unlock(&luf_mutex);
 	if (behind) {
 		count_vm_event(LUF_FLUSH);
 		trace_luf_flush(need);
@@ -253,9 +252,9 @@ static bool luf_may_defer_file(struct folio *folio)
 
 /*
  * What became of luf_folio, whose flush was deferred? Reclaim is about to free it:
- * luf_free_folios() parks it. It stays: the list holds it, or the flush stays due (LUF_KEPT).
+ * luf_free_folios() defers that. It stays: the list holds it, or the flush stays due (LUF_KEPT).
  */
-static void luf_settle(void)
+static void luf_end_unmap(void)
 {
 	struct tlbflush_unmap_batch *tlb_ubc = &current->tlb_ubc;
 
@@ -272,7 +271,7 @@ static void luf_settle(void)
 
 static void luf_begin(struct folio *folio)
 {
-	luf_settle();
+	luf_end_unmap();
 	current->tlb_ubc.luf_state |= LUF_UNMAPPING;
 	current->tlb_ubc.luf_folio = folio;
 }
@@ -350,7 +349,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 /* See luf_end_batch(). */
 void __luf_end_batch(void)
 {
-	luf_settle();
+	luf_end_unmap();
 	if (current->tlb_ubc.luf_state & LUF_KEPT)
 		luf_flush(luf_now());
 	current->tlb_ubc.luf_state &= ~LUF_KEPT;

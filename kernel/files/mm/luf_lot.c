@@ -66,8 +66,6 @@ module_param_named(eager, luf_eager, bool, 0600);
 #define LUF_STALE_MAX	60000
 static unsigned int luf_max_stale_ms __read_mostly = 100;
 
-/* --- The deferred-free list ----------------------------------------------- */
-
 static void luf_lot_init(struct luf_lot *lot)
 {
 	spin_lock_init(&lot->lock);
@@ -87,8 +85,8 @@ static unsigned long luf_lot_count(struct luf_lot *lot, struct folio *folio, lon
 }
 
 /*
- * Park the folios of @list. Returns whether the caller should move the clock: with each batch that
- * reclaim frees at once, not with each folio, as every context switch reads its cache line.
+ * Put @list on the deferred-free list. Returns whether the caller should move the clock: with each
+ * batch that reclaim frees at once, not with each folio, as every context switch reads its line.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 			unsigned long *nr_pages)
@@ -96,7 +94,7 @@ static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 	struct folio *folio;
 	unsigned long before;
 
-	spin_lock(&lot->lock);
+	guard(spinlock)(&lot->lock);
 	before = lot->nr_pages;
 	*nr_pages = 0;
 	list_for_each_entry(folio, list, lru) {
@@ -104,23 +102,22 @@ static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 		*nr_pages += luf_lot_count(lot, folio, 1);
 	}
 	list_splice_tail_init(list, &lot->folios);
-	spin_unlock(&lot->lock);
 	return (before + *nr_pages) / FOLIO_BATCH_SIZE != before / FOLIO_BATCH_SIZE;
 }
 
 /*
- * Take folios of generations up to @settled off the list. Returns their pages. A newer folio may
+ * Take folios of generations up to @done off the list. Returns their pages. A newer folio may
  * precede an older one, as the generation is read before lot->lock is taken: the older one then
  * waits for a later call.
  */
-static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled, struct folio_batch *fbatch)
+static unsigned long luf_lot_take(struct luf_lot *lot, u64 done, struct folio_batch *fbatch)
 {
 	struct folio *folio, *next;
 	unsigned long nr_pages = 0;
 
-	spin_lock(&lot->lock);
+	guard(spinlock)(&lot->lock);
 	list_for_each_entry_safe(folio, next, &lot->folios, lru) {
-		if ((unsigned long)folio->private > settled && !quell_mutant(LUF_RELEASE_EARLY))
+		if ((unsigned long)folio->private > done && !quell_mutant(LUF_RELEASE_EARLY))
 			break;
 		list_del(&folio->lru);
 		folio->private = NULL;
@@ -128,19 +125,18 @@ static unsigned long luf_lot_take(struct luf_lot *lot, u64 settled, struct folio
 		if (!folio_batch_add(fbatch, folio))
 			break;
 	}
-	spin_unlock(&lot->lock);
 	return nr_pages;
 }
 
-/* Drop the references to held folios of generations up to @settled. Under lot->freeing. */
-static void luf_lot_put_held(struct luf_lot *lot, u64 settled)
+/* Drop the references to held folios of generations up to @done. Under lot->freeing. */
+static void luf_lot_put_held(struct luf_lot *lot, u64 done)
 {
 	struct folio *folios[LUF_HELD_MAX];
 	unsigned int i, nr = 0, left = 0;
 
 	spin_lock(&lot->lock);
 	for (i = 0; i < lot->nr_held; i++) {
-		if (lot->held[i].label <= settled)
+		if (lot->held[i].label <= done)
 			folios[nr++] = lot->held[i].folio;
 		else
 			lot->held[left++] = lot->held[i];
@@ -161,9 +157,10 @@ static unsigned long luf_worth(unsigned long managed)
 }
 
 /*
- * Return how many pages of @pgdat may be parked: the distance between its watermarks, low to high,
+ * Return how many pages of @pgdat may wait: the distance between its watermarks, low to high,
  * but at least the pages that are worth a flush and at most LUF_LOT_MAX; or the parameter's value.
- * @piece: how many pages kswapd may hold back while free pages are below low.
+ * @piece: how many pages kswapd may hold back while free pages are below low. At least 128, four
+ * batches of stock: a quarter of low - min is 27 pages with 256 MB, and would need stock's flushes.
  */
 static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *piece)
 {
@@ -180,8 +177,8 @@ static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *pi
 	       clamp(gap, luf_worth(managed), LUF_LOT_MAX);
 }
 
-/* Release the pages of generations up to @settled on node @nid. Returns their number. May sleep. */
-static unsigned long luf_release(int nid, u64 settled)
+/* Release the pages of generations up to @done on node @nid. Returns their number. May sleep. */
+static unsigned long luf_release(int nid, u64 done)
 {
 	unsigned long nr_pages, released = 0;
 	struct luf_lot *lot = luf_lots[nid];
@@ -190,8 +187,8 @@ static unsigned long luf_release(int nid, u64 settled)
 	folio_batch_init(&fbatch);
 	do {
 		down_read(&lot->freeing);
-		luf_lot_put_held(lot, settled);
-		nr_pages = luf_lot_take(lot, settled, &fbatch);
+		luf_lot_put_held(lot, done);
+		nr_pages = luf_lot_take(lot, done, &fbatch);
 		free_unref_folios(&fbatch);
 		up_read(&lot->freeing);
 		released += nr_pages;
@@ -205,7 +202,7 @@ static unsigned long luf_parked(int nid)
 	return luf_lots[nid] ? READ_ONCE(luf_lots[nid]->nr_pages) : 0;
 }
 
-/* Does any folio wait for a flush on node @nid, parked or held? */
+/* Does any folio wait for a flush on node @nid, to be freed or held? */
 static bool luf_waits(int nid)
 {
 	return luf_parked(nid) || (luf_lots[nid] && READ_ONCE(luf_lots[nid]->nr_held));
@@ -221,8 +218,8 @@ static unsigned long luf_drain_aged(int nid)
 }
 
 /*
- * Release all pages that are parked on node @nid, after a flush if one is due. Returns whether
- * there were any; another drain may have released them first. May sleep.
+ * Release all pages that wait on node @nid, after a flush if one is due: to keep some would save no
+ * IPI. Returns whether there were any; another drain may have released them first. May sleep.
  */
 static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 {
@@ -268,7 +265,7 @@ static void luf_arm(void)
 		mod_delayed_work(luf_wq, &luf_stale_work, 0);
 }
 
-/* Have luf_close_windows() run, after a flush was deferred or a folio parked or held. */
+/* Have luf_close_windows() run, after a flush was deferred, or a folio that waits for one. */
 void luf_keep_closing(void)
 {
 	/* Pairs with the workqueue's, between clearing PENDING and the work: one sees the other. */
@@ -278,7 +275,7 @@ void luf_keep_closing(void)
 }
 
 /*
- * Complete every generation when its age is between a third of max_stale_ms and all of it. Most
+ * Flush for every generation when its age is between a third of max_stale_ms and all of it. Most
  * CPUs have caught up by then. Runs only while a flush is deferred or a folio waits.
  */
 static void luf_close_windows(struct work_struct *work)
@@ -301,13 +298,13 @@ static void luf_close_windows(struct work_struct *work)
 		luf_arm();
 }
 
-/* --- Hooks of reclaim and migration ------------------------------------------- */
+/* --- Hooks of reclaim, migration, allocation and compaction ------------------- */
 
 /*
  * Keep a reference to @folio, which was unmapped lazily and is not freed: a later free would not
  * flush. The caller has it isolated until it has flushed for the PTEs that were not deferred. The
- * reference is dropped when the folio's generation is complete, at the latest when its stale-TLB
- * window is closed. Returns false if there is no room: then the caller has to flush.
+ * reference is dropped when no CPU is pending for the folio's generation, at the latest when its
+ * stale-TLB window is closed. Returns false if there is no room: then the caller has to flush.
  */
 bool luf_hold(struct folio *folio)
 {
@@ -361,7 +358,7 @@ static void luf_put_into_lot(struct list_head *parked, struct pglist_data *pgdat
 
 /*
  * free_unref_folios() for reclaim, after try_to_unmap_flush(): folios that wait for their flush go
- * to the deferred-free list instead. See luf_settle(). May sleep.
+ * to the deferred-free list instead. See luf_end_unmap(). May sleep.
  */
 void __luf_free_folios(struct folio_batch *fbatch, struct pglist_data *pgdat)
 {
@@ -411,9 +408,7 @@ void __luf_put_migrated(struct folio *folio, enum migrate_reason reason)
 		folio_put(folio);
 }
 
-/* --- Hooks of allocation and compaction --------------------------------------- */
-
-/* How many pages of @zone are parked: allocations that may wait can have them. */
+/* How many pages of @zone wait: allocations that may sleep can have them. */
 unsigned long luf_zone_parked(struct zone *zone)
 {
 	struct luf_lot *lot = luf_lots[zone_to_nid(zone)];
@@ -464,8 +459,8 @@ static unsigned long luf_zone_free(struct zone *zone)
 }
 
 /*
- * May kswapd rest although the free pages of @zone are short of @mark? Parked pages count as free
- * above the low watermark, not below it: there kswapd wakes up and releases them. Free and parked
+ * May kswapd rest although the free pages of @zone are short of @mark? Waiting pages count as free
+ * above the low watermark, not below it: there kswapd wakes up and releases them. Free and waiting
  * pages together must reach @mark, and exceed the low watermark by twice the pages that are worth
  * a flush. From about 8 GB on @mark is the higher one.
  */
@@ -484,31 +479,29 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark, int highest_
 
 /*
  * kswapd releases the pages of @pgdat that need no IPI, before it reclaims; all of them if free
- * pages are below low and more are parked than it may hold back. Returns whether the watermarks
- * are worth another look. May sleep.
+ * pages are below low and more wait than it may hold back. Returns whether the watermarks are worth
+ * another look. May sleep.
  */
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order, int highest_zoneidx)
 {
-	int i, nid = pgdat->node_id;
+	int nid = pgdat->node_id;
 	unsigned long piece;
+	struct zone *zone;
 
 	if (!luf_parked(nid) || quell_mutant(LUF_HOARD))
 		return false;
 	if (luf_eager)
 		return luf_drain_node(nid, LUF_DRAIN_KSWAPD);
-	for (i = 0; i <= highest_zoneidx; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
-
+	for (zone = pgdat->node_zones; zone <= &pgdat->node_zones[highest_zoneidx]; zone++)
 		if (__zone_watermark_ok(zone, order, low_wmark_pages(zone), highest_zoneidx, 0,
 					luf_zone_free(zone)))
 			return luf_drain_aged(nid);
-	}
 	luf_node_limit(pgdat, &piece);
 	return luf_parked(nid) >= piece ? luf_drain_some(nid, LUF_DRAIN_KSWAPD, piece) :
 					  luf_drain_aged(nid);
 }
 
-/* Release every page that is parked now: the page allocator has all of them on return. */
+/* Release every page that waits now: the page allocator has all of them on return. */
 void luf_drain_all(void)
 {
 	int nid;

@@ -67,7 +67,7 @@ static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
 	return label;
 }
 
-/* One flush completes a generation, and a second is free. A later generation is newer. */
+/* After one flush a generation has no pending CPU, and a second is free. A later one is newer. */
 static void luf_flush_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;

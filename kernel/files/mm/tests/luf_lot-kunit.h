@@ -40,15 +40,15 @@ static bool luf_test_park(struct luf_lot *lot, struct list_head *list, u64 label
 	return luf_lot_add(lot, list, label, &nr_pages);
 }
 
-/* Take all folios of generations up to @settled, and free them. Returns their pages. */
-static unsigned long luf_test_take(struct kunit *test, struct luf_lot *lot, u64 settled)
+/* Take all folios of generations up to @done, and free them. Returns their pages. */
+static unsigned long luf_test_take(struct kunit *test, struct luf_lot *lot, u64 done)
 {
 	unsigned long nr_pages, sum = 0;
 	struct folio_batch fbatch;
 
 	do {
 		folio_batch_init(&fbatch);
-		nr_pages = luf_lot_take(lot, settled, &fbatch);
+		nr_pages = luf_lot_take(lot, done, &fbatch);
 		sum += nr_pages;
 		while (folio_batch_count(&fbatch)) {
 			struct folio *folio = fbatch.folios[--fbatch.nr];
