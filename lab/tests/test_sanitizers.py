@@ -69,7 +69,7 @@ def test_whose_a_race_is() -> None:
 def test_functions_of_the_kernel_part() -> None:
     part = tree.read_kernel_part(tree.kernel_dir())
     own = sanitizers.own_functions(part)
-    assert {"luf_owe", "luf_flush", "early_ack_receive", "__folio_order_alloc", "__luf_free_folios"} <= own
+    assert {"luf_owe", "luf_flush", "early_ack_receive", "folio_order_alloc", "__luf_free_folios"} <= own
     assert not {"main", "if", "try_to_unmap", "schedule"} & own
     hooked = sanitizers.hooked_functions(part)
     assert {"shrink_folio_list", "switch_mm_irqs_off", "get_write_access"} & hooked

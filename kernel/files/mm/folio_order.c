@@ -2,14 +2,14 @@
 /*
  * Large anonymous folios by default, sized by the faults of each VMA.
  *
- * Linux can back anonymous memory with folios of 16 KB and more. Each size is off by default: a
- * size that is on is used for every fault that it fits, and programs that touch memory sparsely
- * pay for pages that they never use. Here the page table decides at each fault.
+ * Linux can back anonymous memory with folios of 16 KB and more. A size that is on is used for
+ * every fault that it fits, so sparse memory pays for pages that it never uses. Here the page
+ * table decides at each fault.
  *
  * First published by Ryan Roberts ("LARGE_ANON_FOLIO", v4, July/August 2023, with Yu Zhao's and
  * Yin Fengwei's review; the allocator part is in Linux 6.8 as mTHP, where the administrator
- * selects sizes). Here evidence beside each fault selects the size. The scan for underused huge
- * pages is Usama Arif's (6.12), the reuse of large folios after fork David Hildenbrand's (6.15).
+ * selects sizes). The scan for underused huge pages is Usama Arif's (6.12), the reuse of large
+ * folios after fork David Hildenbrand's (6.15).
  *
  * A *block* is an aligned range of 2^k pages of the VMA in which nothing is mapped. A *used* page
  * has a young PTE. A fault gets the largest block around it that has a *run* beside it: used
@@ -17,11 +17,7 @@
  * that is filled from one end gets four single pages, then 16 KB, 32 KB, and 64 KB from then on.
  * An allocator of many sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64
  * pages before are used. Random accesses to half of the memory, and strides, have neither, and get
- * single pages.
- *
- * __folio_order_alloc() is called when no size of the administrator's can be had,
- * folio_order_probe() after the PTEs were set, folio_order_reuse(), folio_order_underused() and
- * folio_order_split_soon() by copy on write, reclaim and deferred_split_folio().
+ * single pages. folio_order.h has the hooks.
  *
  * Invariants, with the enforcing function; KUnit tests, tests of selftest folio_order and
  * mutations in brackets:
@@ -31,7 +27,7 @@
  *    their accessed bits with the first access, at a cost of two such assists per block. Reclaim
  *    clears accessed bits, too; that makes runs shorter and does no harm. Faults of
  *    get_user_pages() count old pages as well, since MAP_POPULATE and mlock() populate without an
- *    access. __folio_order_probe(), folio_order_used() [probes_test, random_test, strided_test;
+ *    access. folio_order_probe(), folio_order_used() [probes_test, random_test, strided_test;
  *    random, strided, mlock]
  *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
  *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
@@ -41,26 +37,24 @@
  *  - The hint is never trusted. Score and place of the last block are one word of the VMA, written
  *    without a lock by faults that hold the VMA's lock or the mmap lock for reading. Updates may
  *    be lost, and fork, split and merge copy it or not. No address is used from it without a look
- *    at the page table. folio_order_unused(), __folio_order_probe() [races, threads, fork]
- *  - No memory is reclaimed or compacted for these folios: single pages are used where free memory
- *    is at the min watermark or fragmented. folio_order_get()
+ *    at the page table. folio_order_unused(), folio_order_probe() [races, threads, fork]
+ *  - No fault reclaims or compacts memory for these folios: single pages are used where free memory
+ *    is at the min watermark or fragmented, or the cgroup at its limit. kswapd is woken early.
+ *    folio_order_get() [limit]
  *  - The administrator's and the program's choices win. folio_order_orders(), folio_order_get()
- *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb]
+ *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb, userfaultfd]
  *  - Memory comes back. A work item splits a folio that is mapped in part, within half a second
- *    for each 4096 folios of its queue, so the rest is free; stock waits for reclaim. Before
- *    reclaim writes a folio of which a quarter is zeroes to swap, it splits it, and the zero page
- *    replaces these pages. A write after fork reuses a page of a large folio that this process
- *    alone maps (before 6.15; then Linux does).
- *    folio_order_split(), __folio_order_underused(), __folio_order_reuse() [partial unmap, give
- *    back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
+ *    for each 4096 folios of its queue; stock waits for reclaim. Reclaim splits a folio of which a
+ *    quarter is zeroes before it goes to swap. A write after fork reuses a page of a large folio
+ *    that this process alone maps (before 6.15; then Linux does). folio_order_split(),
+ *    folio_order_underused(), folio_order_reuse() [partial unmap, give back, underused, reuse
+ *    after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  *  - Added pages are zeroes. folio_order_get() [security zeroes; FOLIO_NOT_ZEROED]
  */
 #include <linux/memcontrol.h>
-#include <linux/mm.h>
 #include <linux/pgtable.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
-#include <linux/sizes.h>
 #include <linux/swap.h>
 #include <linux/sysfs.h>
 #include <linux/userfaultfd_k.h>
@@ -75,9 +69,7 @@ DEFINE_STATIC_KEY_FALSE(folio_order_key);
 /* The largest folio of memory without MADV_HUGEPAGE, in kB; 0: none. */
 static unsigned int folio_order_max_kb __read_mostly;
 /* Orders whose mTHP control was written to: this mechanism leaves them alone. */
-static unsigned long folio_order_manual __read_mostly;
-
-/* --- The policy: no side effects, see tests/folio_order-kunit.h ------------------ */
+unsigned long folio_order_manual __read_mostly;
 
 /* The largest order for which dense memory before it is enough. */
 #define FOLIO_ORDER_DENSE	4
@@ -88,37 +80,20 @@ static unsigned long folio_order_manual __read_mostly;
 #define SCORE_MIN		(-16)
 #define SCORE_UNUSED		16
 
-/* The word of a VMA: its score, and the order and first page of the last allocation. */
-#define HINT_ORDER_SHIFT	8
-#define HINT_PAGE_SHIFT		12
+/*
+ * The word of a VMA: its score, and the order and first page of the last allocation. The VMA's is
+ * read and written as a word, since faults do both without a lock. 0 is that of a new VMA.
+ */
+union folio_order_hint {
+	unsigned long word;
+	struct {
+		long score : 8;
+		unsigned long order : 4;
+		unsigned long page : BITS_PER_LONG - 12;
+	};
+};
 
-static int hint_score(unsigned long hint)
-{
-	return (s8)hint;
-}
-
-static unsigned int hint_order(unsigned long hint)
-{
-	return (hint >> HINT_ORDER_SHIFT) & 0xf;
-}
-
-static unsigned long hint_page(unsigned long hint)
-{
-	return hint >> HINT_PAGE_SHIFT;
-}
-
-static unsigned long hint_make(int score, unsigned long page, unsigned int order)
-{
-	return page << HINT_PAGE_SHIFT | (unsigned long)order << HINT_ORDER_SHIFT |
-	       (u8)clamp(score, SCORE_MIN, SCORE_MAX);
-}
-
-/* Is @page beside the single page that was allocated last? */
-static bool hint_beside(unsigned long hint, unsigned long page)
-{
-	return !hint_order(hint) &&
-	       (page == hint_page(hint) + 1 || page + 1 == hint_page(hint));
-}
+static_assert(sizeof(union folio_order_hint) == sizeof(unsigned long));
 
 /* How many used pages beside a block of @order are enough. */
 static unsigned int folio_order_run(int score, unsigned int order)
@@ -139,34 +114,16 @@ static unsigned int folio_order_middle(unsigned int at, unsigned int nr)
 	return at == nr / 2 ? nr / 2 - 1 : nr / 2;
 }
 
-/*
- * The word after a fault on @page, which got @order. @beside: a used page is next to it; @unused:
- * the last block was not used.
- */
-static unsigned long folio_order_note(unsigned long hint, unsigned long page,
-				      unsigned int order, bool beside, bool unused)
-{
-	int score = hint_score(hint);
-
-	if (order || hint_beside(hint, page))
-		score++;
-	else if (!beside)
-		score -= unused ? SCORE_UNUSED : 1;
-	/* Random accesses: do not dirty the cache line of other faults. */
-	if (!order && score < SCORE_MIN)
-		return hint;
-	return hint_make(score, page & -BIT(order), order);
-}
-
-/* --- The page table beside a fault: no locks, so all of it is a hint ---------------- */
-
 /* A fault, and its page table. */
 struct folio_order_fault {
 	struct vm_area_struct *vma;
 	pte_t *table;			/* of the fault, mapped */
 	unsigned long start, end;	/* pages of the VMA in this page table */
 	unsigned long page;
-	bool old_counts;
+	union folio_order_hint hint;	/* before the fault */
+	bool old_counts;		/* untouched pages are evidence, too */
+	bool beside;			/* a used page of this table is next to it */
+	bool unused;			/* the last block was not used */
 };
 
 static bool folio_order_used(const struct folio_order_fault *fault, pte_t pte)
@@ -229,11 +186,10 @@ static bool folio_order_run_before(const struct folio_order_fault *fault, unsign
 }
 
 /* Is there a run on either side of the block of @order around the fault? */
-static bool folio_order_has_run(const struct folio_order_fault *fault, int score,
-				unsigned int order)
+static bool folio_order_has_run(const struct folio_order_fault *fault, unsigned int order)
 {
 	unsigned long first = fault->page & -BIT(order);
-	unsigned int nr = folio_order_run(score, order);
+	unsigned int nr = folio_order_run(fault->hint.score, order);
 
 	if (folio_order_run_at(fault, first + BIT(order), 1, nr))
 		return true;
@@ -259,49 +215,19 @@ static bool folio_order_dense(const struct folio_order_fault *fault)
 	return used * 8 >= nr * 5;
 }
 
-/* Is a used page next to the fault, as far as its page table tells? */
-static bool folio_order_beside(const struct folio_order_fault *fault)
-{
-	return folio_order_run_at(fault, fault->page - 1, -1, 1) ||
-	       folio_order_run_at(fault, fault->page + 1, 1, 1);
-}
-
 /* Random accesses: look only at the ends of four pages, where filled memory faults, too. */
 static bool folio_order_passes(int score, unsigned long page)
 {
 	return score <= SCORE_COLD && (page + 1) & 2;
 }
 
-/* The largest of @orders that has a block around the fault, and a run or dense memory; or 0. */
-static unsigned int folio_order_choose(const struct folio_order_fault *fault, int score,
-				       bool beside, unsigned long orders)
-{
-	int order, dense = -1;		/* not looked at yet */
-	bool good;
-
-	if (score <= SCORE_COLD && !beside)
-		return 0;
-	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
-		/* Most faults fail here at the first page. */
-		good = folio_order_has_run(fault, score, order);
-		if (!good && order <= FOLIO_ORDER_DENSE && score > SCORE_COLD) {
-			if (dense < 0)
-				dense = folio_order_dense(fault);
-			good = dense;
-		}
-		if (good && folio_order_free(fault, order))
-			return order;
-	}
-	return 0;
-}
-
 /* Are two PTEs of the last block old, as probes are before their first access? */
-static bool folio_order_unused(const struct folio_order_fault *fault, unsigned long hint)
+static bool folio_order_unused(const struct folio_order_fault *fault)
 {
-	unsigned long page = hint_page(hint), end = page + BIT(hint_order(hint));
+	unsigned long page = fault->hint.page, end = page + BIT(fault->hint.order);
 	unsigned int old = 0;
 
-	if (!hint_order(hint) || page < fault->start || end > fault->end)
+	if (!fault->hint.order || page < fault->start || end > fault->end)
 		return false;
 	for (; page < end; page++) {
 		pte_t pte = folio_order_pte(fault, page);
@@ -313,11 +239,54 @@ static bool folio_order_unused(const struct folio_order_fault *fault, unsigned l
 	return old == 2;
 }
 
-/* --- Faults ------------------------------------------------------------------------- */
+/* The largest of @orders with a block, and a run or dense memory; or 0. Sets ->beside, ->unused. */
+static unsigned int folio_order_choose(struct folio_order_fault *fault, unsigned long orders)
+{
+	bool cold = fault->hint.score <= SCORE_COLD, good;
+	int order, dense = -1;		/* not looked at yet */
+
+	fault->beside = folio_order_run_at(fault, fault->page - 1, -1, 1) ||
+			folio_order_run_at(fault, fault->page + 1, 1, 1);
+	if (cold && !fault->beside)
+		orders = 0;
+	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
+		/* Most faults fail here at the first page. */
+		good = folio_order_has_run(fault, order);
+		if (!good && order <= FOLIO_ORDER_DENSE && !cold) {
+			if (dense < 0)
+				dense = folio_order_dense(fault);
+			good = dense;
+		}
+		if (good && folio_order_free(fault, order))
+			return order;
+	}
+	fault->unused = !fault->beside && folio_order_unused(fault);
+	return 0;
+}
+
+/* The hint after the fault, which got @order. A page beside the last single page counts, too. */
+static union folio_order_hint folio_order_note(const struct folio_order_fault *fault,
+					       unsigned int order)
+{
+	union folio_order_hint hint = fault->hint;
+	unsigned long last = hint.page, page = fault->page;
+	int score = hint.score;
+
+	if (order || (!hint.order && (page == last + 1 || page + 1 == last)))
+		score++;
+	else if (!fault->beside)
+		score -= fault->unused ? SCORE_UNUSED : 1;
+	/* Random accesses: do not dirty the cache line of other faults. */
+	if (!order && score < SCORE_MIN)
+		return hint;
+	hint.score = clamp(score, SCORE_MIN, SCORE_MAX);
+	hint.page = page & -BIT(order);
+	hint.order = order;
+	return hint;
+}
 
 /* Faults without any of these are of get_user_pages(), and mostly populate memory. */
-#define FOLIO_ORDER_ACCESS \
-	(FAULT_FLAG_USER | FAULT_FLAG_INTERRUPTIBLE | FAULT_FLAG_REMOTE)
+#define FOLIO_ORDER_ACCESS (FAULT_FLAG_USER | FAULT_FLAG_INTERRUPTIBLE | FAULT_FLAG_REMOTE)
 
 /* The orders that are left to this mechanism. */
 static unsigned long folio_order_orders(struct vm_area_struct *vma)
@@ -325,8 +294,9 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
 	unsigned long pages = READ_ONCE(folio_order_max_kb) * SZ_1K / PAGE_SIZE;
 	unsigned long orders = pages ? BIT(ilog2(pages) + 1) - 1 : 0;
 
-	/* transparent_hugepage/enabled is "never". */
-	if (!hugepage_global_enabled())
+	/* The first: transparent_hugepage/enabled is "never". */
+	if (!hugepage_global_enabled() || !(vma->vm_flags & VM_WRITE) ||
+	    (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) || userfaultfd_armed(vma))
 		return 0;
 	if (vma->vm_flags & VM_HUGEPAGE)
 		orders = BIT(PMD_ORDER) - 1;
@@ -341,19 +311,14 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
  */
 static void folio_order_wake_kswapd(unsigned int order)
 {
-	pg_data_t *pgdat = NODE_DATA(numa_mem_id());
-	int highest = gfp_zone(GFP_HIGHUSER_MOVABLE), i;
+	struct zonelist *zones = node_zonelist(numa_mem_id(), GFP_HIGHUSER_MOVABLE);
+	int highest = gfp_zone(GFP_HIGHUSER_MOVABLE);
+	struct zone *zone = zonelist_zone(first_zones_zonelist(zones, highest, NULL));
+	unsigned long mark = (low_wmark_pages(zone) + high_wmark_pages(zone)) / 2;
 
-	for (i = highest; i >= 0; i--) {
-		struct zone *zone = &pgdat->node_zones[i];
-		unsigned long mark = (low_wmark_pages(zone) + high_wmark_pages(zone)) / 2;
-
-		if (!managed_zone(zone))
-			continue;
-		if (zone_watermark_ok(zone, 0, mark + BIT(order), highest, 0))
-			return;
+	/* kswapd stays asleep if another zone of the node is above its high watermark. */
+	if (!zone_watermark_ok(zone, 0, mark + BIT(order), highest, 0))
 		wakeup_kswapd(zone, GFP_HIGHUSER_MOVABLE, 0, highest);
-	}
 }
 
 /* Allocate the largest of @orders that can be had at the fault. */
@@ -391,70 +356,49 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 	return NULL;
 }
 
-/**
- * __folio_order_alloc - a large folio for an anonymous write fault
- * @vmf:	the fault; vmf->pmd has a page table, none is locked, and the VMA has no ops
- *
- * May sleep.
- *
- * Return: a folio of order 2 at least, charged and zeroed, or NULL for a single page.
- */
-struct folio *__folio_order_alloc(struct vm_fault *vmf)
+struct folio *folio_order_alloc(struct vm_fault *vmf)
 {
-	struct folio_order_fault fault = {
-		.vma		= vmf->vma,
-		.page		= vmf->address >> PAGE_SHIFT,
-		.old_counts	= !(vmf->flags & FOLIO_ORDER_ACCESS),
-	};
-	unsigned long hint = READ_ONCE(vmf->vma->folio_order), orders;
-	unsigned long table = vmf->address & PMD_MASK;
 	struct vm_area_struct *vma = vmf->vma;
-	bool beside = true, unused = false;
+	struct folio_order_fault fault = {
+		.vma		= vma,
+		.page		= vmf->address >> PAGE_SHIFT,
+		.hint.word	= READ_ONCE(vma->folio_order),
+		.old_counts	= !(vmf->flags & FOLIO_ORDER_ACCESS),
+		.beside		= true,
+	};
+	unsigned long table = vmf->address & PMD_MASK, orders = folio_order_orders(vma);
+	union folio_order_hint hint;
 	struct folio *folio = NULL;
-	unsigned int order = 0;
+	unsigned int order;
 
-	if (!(vma->vm_flags & VM_WRITE) ||
-	    (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) ||
-	    unlikely(userfaultfd_armed(vma)))
-		return NULL;
-	orders = folio_order_orders(vma);
 	if (!orders)
 		return NULL;
-	if (folio_order_passes(hint_score(hint), fault.page))
-		goto note;
-	fault.table = pte_offset_map(vmf->pmd, table);
-	if (!fault.table)
-		return NULL;
-	fault.start = max(table, vma->vm_start) >> PAGE_SHIFT;
-	fault.end = min(table + PMD_SIZE - 1, vma->vm_end - 1) / PAGE_SIZE + 1;
-
-	beside = folio_order_beside(&fault);
-	order = folio_order_choose(&fault, hint_score(hint), beside, orders);
-	unused = !order && !beside && folio_order_unused(&fault, hint);
-	pte_unmap(fault.table);
-
-	if (order)
-		folio = folio_order_get(vmf, orders & (BIT(order + 1) - 1));
-	if (unused)
-		count_vm_event(FOLIO_ORDER_UNUSED);
-note:
-	hint = folio_order_note(hint, fault.page, folio ? folio_order(folio) : 0, beside,
-				unused);
-	if (hint != READ_ONCE(vma->folio_order))
-		WRITE_ONCE(vma->folio_order, hint);
+	if (!folio_order_passes(fault.hint.score, fault.page)) {
+		fault.table = pte_offset_map(vmf->pmd, table);
+		if (!fault.table)
+			return NULL;
+		fault.start = max(table, vma->vm_start) >> PAGE_SHIFT;
+		fault.end = min(table + PMD_SIZE - 1, vma->vm_end - 1) / PAGE_SIZE + 1;
+		order = folio_order_choose(&fault, orders);
+		pte_unmap(fault.table);
+		if (order)
+			folio = folio_order_get(vmf, orders & (BIT(order + 1) - 1));
+		if (fault.unused)
+			count_vm_event(FOLIO_ORDER_UNUSED);
+	}
+	hint = folio_order_note(&fault, folio ? folio_order(folio) : 0);
+	if (hint.word != READ_ONCE(vma->folio_order))
+		WRITE_ONCE(vma->folio_order, hint.word);
 	return folio;
 }
 
-/*
- * Clear the probes' young bits: @nr pages at @addr were mapped, from vmf->pte on. Only if the hint
- * still names this block.
- */
-void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr)
+/* Clear the probes' young bits, if the hint still names this block. */
+void folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr)
 {
-	unsigned long hint = READ_ONCE(vmf->vma->folio_order);
+	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->folio_order) };
 	unsigned int at = ((vmf->address & PAGE_MASK) - addr) >> PAGE_SHIFT, i;
 
-	if (hint_page(hint) != addr >> PAGE_SHIFT || BIT(hint_order(hint)) != nr)
+	if (hint.page != addr >> PAGE_SHIFT || BIT(hint.order) != nr)
 		return;
 	i = folio_order_far(at, nr);
 	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
@@ -462,17 +406,15 @@ void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int 
 	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
 }
 
-/* --- How memory comes back ------------------------------------------------------------ */
-
 /*
  * Is a quarter of @folio zeroes? Others may write to it meanwhile: the split looks at each page
  * again once that is unmapped.
  */
-bool __folio_order_underused(struct folio *folio)
+bool folio_order_underused(struct folio *folio)
 {
 	long nr = folio_nr_pages(folio), zero = 0, i;
 
-	if (folio_contain_hwpoisoned_page(folio))
+	if (nr == 1 || nr >= HPAGE_PMD_NR || folio_contain_hwpoisoned_page(folio))
 		return false;
 	for (i = 0; i < nr && zero * 4 < nr; i++)
 		zero += pages_identical(folio_page(folio, i), ZERO_PAGE(0));
@@ -482,114 +424,88 @@ bool __folio_order_underused(struct folio *folio)
 	return true;
 }
 
-#define FOLIO_ORDER_SPLIT_TRIES	4
 /* Folios of a queue that a run looks at: stock queues each new huge page, too. */
 #define FOLIO_ORDER_SPLIT_WALK	4096UL
+/* Runs after a failed split. A reference may be held for long; reclaim tries again. */
+#define FOLIO_ORDER_SPLIT_TRIES	4UL
 
-/* A folio was queued since the last run began. */
-static bool folio_order_split_asked;
-/* Of the work: runs until the end of the longest queue, and runs that only repeat failures. */
+/* Runs that are left; ULONG_MAX: as many as the queues need, since a folio was queued. */
 static unsigned long folio_order_split_left;
-static unsigned int folio_order_split_tries;
 
 /* Migration may leave the flag set on a folio that is mapped as a whole. */
-static bool folio_order_mapped_in_part(struct folio *folio)
-{
-	return folio_test_partially_mapped(folio) && !folio_entire_mapcount(folio) &&
-	       folio_mapped_pages(folio) < folio_nr_pages(folio);
-}
-
 static void folio_order_take(struct folio *folio, void *batch)
 {
-	if (folio_order_mapped_in_part(folio) && folio_try_get(folio))
+	bool in_part = folio_test_partially_mapped(folio) && !folio_entire_mapcount(folio) &&
+		       folio_mapped_pages(folio) < folio_nr_pages(folio);
+
+	if (in_part && folio_try_get(folio))
 		folio_batch_add(batch, folio);
 }
 
-/*
- * Split the partially mapped folios at the head of a queue. Returns the failures; *@rounds is at
- * least the number of further runs that look at the rest. May sleep.
- */
-static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg,
-					     unsigned long *rounds)
+/* Split the partially mapped folios at the head of a queue. Returns how many runs are to follow. */
+static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg)
 {
-	unsigned long count = deferred_split_count(nid, memcg), left, walked, failed = 0;
+	unsigned long count = deferred_split_count(nid, memcg), left, walked;
+	unsigned long again = count / FOLIO_ORDER_SPLIT_WALK;
 	struct folio_batch batch;
 	struct folio *folio;
 
 	folio_batch_init(&batch);
-	*rounds = max(*rounds, count / FOLIO_ORDER_SPLIT_WALK);
-	/* A walk moves folios to the end, so the next round gets the others. */
+	/* A walk moves folios to the end, so the next run gets the others. */
 	for (left = min(count, FOLIO_ORDER_SPLIT_WALK); left; left -= walked) {
 		walked = deferred_split_walk(nid, memcg, folio_order_take, &batch,
 					     min(left, folio_batch_space(&batch)));
 		if (!walked)
 			break;
 		while ((folio = folio_batch_next(&batch))) {
-			bool split = folio_trylock(folio);
+			bool locked = folio_trylock(folio);
 
-			if (split) {
-				split = !split_folio(folio);
+			if (locked && !split_folio(folio))
+				count_vm_event(FOLIO_ORDER_SPLIT);
+			else
+				again = max(again, FOLIO_ORDER_SPLIT_TRIES);
+			if (locked)
 				folio_unlock(folio);
-			}
-			count_vm_events(FOLIO_ORDER_SPLIT, split);
-			failed += !split;
 			folio_put(folio);
 		}
 		folio_batch_reinit(&batch);
 		cond_resched();
 	}
-	return failed;
+	return again;
 }
-
-static void folio_order_split(struct work_struct *work);
-static DECLARE_DELAYED_WORK(folio_order_split_work, folio_order_split);
 
 static void folio_order_split(struct work_struct *work)
 {
-	/* Before the queues: a folio that is queued later sets it again. */
-	bool asked = xchg(&folio_order_split_asked, false);
+	/* Before the queues: a folio that is queued later asks for a run of its own. */
+	unsigned long left = xchg(&folio_order_split_left, 0), again = 0;
 	struct mem_cgroup *memcg = NULL;
-	unsigned long failed = 0, rounds = 0;
 	int nid;
 
 	for_each_node_state(nid, N_MEMORY) {
-		failed += folio_order_split_queue(nid, NULL, &rounds);
-		while ((memcg = mem_cgroup_iter(NULL, memcg, NULL))) {
-			failed += folio_order_split_queue(nid, memcg, &rounds);
+		do {	/* the node's own queue, then those of the cgroups */
+			again = max(again, folio_order_split_queue(nid, memcg));
 			cond_resched();
-		}
+			memcg = mem_cgroup_iter(NULL, memcg, NULL);
+		} while (memcg);
 	}
-	if (asked) {
-		folio_order_split_left = rounds;
-		folio_order_split_tries = 0;
-	} else {
-		folio_order_split_left -= !!folio_order_split_left;
-		folio_order_split_left = min(rounds, folio_order_split_left);
+	again = min(again, left ? left - 1 : 0);
+	if (again && static_branch_likely(&folio_order_key)) {
+		/* Not over the ULONG_MAX of a folio that was queued meanwhile. */
+		cmpxchg(&folio_order_split_left, 0, again);
+		queue_delayed_work(system_dfl_wq, to_delayed_work(work), HZ / 2);
 	}
-	/* A holder of a reference may keep it for long; reclaim tries again. */
-	if (static_branch_likely(&folio_order_key) &&
-	    (folio_order_split_left ||
-	     (failed && folio_order_split_tries++ < FOLIO_ORDER_SPLIT_TRIES)))
-		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }
 
-/* A partially mapped folio was queued. Any context. */
-void __folio_order_split_soon(void)
+static DECLARE_DELAYED_WORK(folio_order_split_work, folio_order_split);
+
+void folio_order_split_soon(void)
 {
-	if (!READ_ONCE(folio_order_split_asked))
-		WRITE_ONCE(folio_order_split_asked, true);
+	if (READ_ONCE(folio_order_split_left) != ULONG_MAX)
+		WRITE_ONCE(folio_order_split_left, ULONG_MAX);
 	/* The work sees the folio, or this sees that the work has begun. */
 	smp_mb();
 	if (!delayed_work_pending(&folio_order_split_work))
 		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
-}
-
-/* --- Controls --------------------------------------------------------------------------- */
-
-/* The control of the size of @order was written to. */
-void folio_order_set_manual(unsigned int order)
-{
-	set_bit(order, &folio_order_manual);
 }
 
 static ssize_t max_kb_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
@@ -600,8 +516,7 @@ static ssize_t max_kb_show(struct kobject *kobj, struct kobj_attribute *attr, ch
 static ssize_t max_kb_store(struct kobject *kobj, struct kobj_attribute *attr,
 			    const char *buf, size_t count)
 {
-	ssize_t ret = quell_store_uint(buf, count, &folio_order_max_kb,
-				       PMD_SIZE / SZ_1K / 2);
+	ssize_t ret = quell_store_uint(buf, count, &folio_order_max_kb, PMD_SIZE / SZ_1K / 2);
 
 	/* A choice here is for all sizes. */
 	if (ret > 0)
@@ -611,15 +526,10 @@ static ssize_t max_kb_store(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute max_kb_attr = __ATTR_RW(max_kb);
 
-static const struct attribute * const folio_order_attrs[] = {
-	&max_kb_attr.attr,
-	NULL,
-};
-
 static struct quell_mechanism folio_order_mechanism = {
 	.name	= "folio_order",
 	.key	= &folio_order_key.key,
-	.attrs	= folio_order_attrs,
+	.attrs	= (const struct attribute * const []){ &max_kb_attr.attr, NULL },
 };
 
 static int __init folio_order_init(void)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Large anonymous folios sized by faults: the hooks. The policy is at the head of
- * mm/folio_order.c.
- */
+/* Hooks of large anonymous folios sized by faults: mm/folio_order.c has the policy. */
 #ifndef _MM_FOLIO_ORDER_H
 #define _MM_FOLIO_ORDER_H
 
@@ -19,70 +16,41 @@ static inline unsigned int arch_wants_anon_folio_size(void)
 {
 	return SZ_64K;
 }
-
-#define arch_wants_anon_folio_size arch_wants_anon_folio_size
 #endif
 
-#ifdef CONFIG_QUELL_FOLIO_ORDER
-
 DECLARE_STATIC_KEY_FALSE(folio_order_key);
+extern unsigned long folio_order_manual;
 
-struct folio *__folio_order_alloc(struct vm_fault *vmf);
-void __folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr);
-bool __folio_order_reuse(struct vm_fault *vmf, struct folio *folio);
-bool __folio_order_underused(struct folio *folio);
-void __folio_order_split_soon(void);
-void folio_order_set_manual(unsigned int order);
+/* The hooks ask this before they call a function below. */
+static inline bool folio_order_on(void)
+{
+	return IS_ENABLED(CONFIG_QUELL_FOLIO_ORDER) && static_branch_likely(&folio_order_key);
+}
 
 /*
- * For alloc_anon_folio(), when no size that the administrator selected can be had. Returns a large
- * folio, or NULL for a single page.
+ * For alloc_anon_folio(), when no size that the administrator selected can be had: vmf->pmd has a
+ * page table, none is locked, and the VMA has no ops. May sleep. Returns a charged and zeroed folio
+ * of order 2 at least, or NULL for a single page.
  */
-static inline struct folio *folio_order_alloc(struct vm_fault *vmf)
-{
-	if (!static_branch_likely(&folio_order_key))
-		return NULL;
-	return __folio_order_alloc(vmf);
-}
+struct folio *folio_order_alloc(struct vm_fault *vmf);
 
-/* After @nr PTEs of a new folio were set, from vmf->pte on. */
-static inline void folio_order_probe(struct vm_fault *vmf, unsigned long addr,
-				     unsigned int nr)
-{
-	if (nr > 1 && static_branch_likely(&folio_order_key))
-		__folio_order_probe(vmf, addr, nr);
-}
+/* After @nr PTEs of a new large folio were set, from vmf->pte on. */
+void folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr);
 
-/* May a write fault after fork reuse a page of @folio? */
-static inline bool folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
-{
-	return folio_test_large(folio) && static_branch_likely(&folio_order_key) &&
-	       __folio_order_reuse(vmf, folio);
-}
+/* May a write fault after fork reuse a page of @folio? For Linux 6.12: mm/quell_compat.c. */
+bool folio_order_reuse(struct vm_fault *vmf, struct folio *folio);
 
 /* Should @folio, which goes to swap, be split because a large part of it is zeroes? */
-static inline bool folio_order_underused(struct folio *folio)
+bool folio_order_underused(struct folio *folio);
+
+/* A partially mapped folio was queued for splitting. Any context. */
+void folio_order_split_soon(void);
+
+/* The size of @order is the administrator's: its control was written to, or thp_anon= names it. */
+static inline void folio_order_set_manual(unsigned int order)
 {
-	return folio_test_large(folio) && !folio_test_pmd_mappable(folio) &&
-	       static_branch_likely(&folio_order_key) && __folio_order_underused(folio);
+	if (IS_ENABLED(CONFIG_QUELL_FOLIO_ORDER))
+		set_bit(order, &folio_order_manual);
 }
-
-/* A folio was queued for splitting; @partially_mapped: only a part of it is mapped. */
-static inline void folio_order_split_soon(bool partially_mapped)
-{
-	if (partially_mapped && static_branch_likely(&folio_order_key))
-		__folio_order_split_soon();
-}
-
-#else
-
-#define folio_order_alloc(...)		((struct folio *)NULL)
-#define folio_order_probe(...)		((void)0)
-#define folio_order_reuse(...)		false
-#define folio_order_underused(...)	false
-#define folio_order_split_soon(...)	((void)0)
-#define folio_order_set_manual(...)	((void)0)
-
-#endif /* CONFIG_QUELL_FOLIO_ORDER */
 
 #endif /* _MM_FOLIO_ORDER_H */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Features of mainline that older versions of Linux lack, for the mechanisms of CONFIG_QUELL. */
+/* Features of mainline that Linux 6.12 lacks, for the mechanisms of CONFIG_QUELL. */
 #include <linux/mm.h>
 #include <linux/quell_mutants.h>
 #include <linux/vmstat.h>
 #include "internal.h"
 #include "quell_compat.h"
 
-#if QUELL_LINUX_6_12 && defined(CONFIG_QUELL_FOLIO_ORDER)
+#if QUELL_LINUX_6_12
 
 /*
  * Does this process alone map @folio, whose page faults? The page table is locked.
@@ -17,13 +17,13 @@
  * After David Hildenbrand's reuse of large folios (Linux 6.15), which keeps a count in the folio;
  * this looks at the page table instead.
  */
-bool __folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
+bool folio_order_reuse(struct vm_fault *vmf, struct folio *folio)
 {
 	long at = pte_index(vmf->address), page = folio_page_idx(folio, vmf->page);
 	long nr = folio_nr_pages(folio), i;
 	int mapped = 0;
 
-	if (folio_test_swapcache(folio) || folio_entire_mapcount(folio))
+	if (!folio_test_large(folio) || folio_test_swapcache(folio) || folio_entire_mapcount(folio))
 		return false;
 	for (i = max(0L, page - at); i < min(nr, page + (long)PTRS_PER_PTE - at); i++) {
 		pte_t pte = ptep_get(vmf->pte + (i - page));

@@ -11,14 +11,15 @@
 
 #define SIM_ORDERS	(BIT(2) | BIT(3) | BIT(4))
 /* The first page's number: that of a page table. */
-#define SIM_BASE	(0x7f000UL << (PMD_SHIFT - PAGE_SHIFT))
+#define SIM_BASE	(0x7fUL << (PMD_SHIFT - PAGE_SHIFT))
 #define SIM_PAGES	((unsigned int)PTRS_PER_PTE)
 
 struct sim {
 	struct vm_area_struct vma;
-	pte_t table[PTRS_PER_PTE];
-	bool touched[PTRS_PER_PTE];
-	unsigned long hint, orders;
+	pte_t table[MAX_PTRS_PER_PTE];
+	bool touched[MAX_PTRS_PER_PTE];
+	union folio_order_hint hint;
+	unsigned long orders;
 	unsigned int faults, there, nr_touched, unused;
 	u32 random;
 };
@@ -34,6 +35,8 @@ static struct sim *sim_new(struct kunit *test)
 	struct sim *sim = kunit_kzalloc(test, sizeof(*sim), GFP_KERNEL);
 
 	KUNIT_ASSERT_NOT_NULL(test, sim);
+	if (SIM_PAGES < 256)
+		kunit_skip(test, "a page table has %u pages", SIM_PAGES);
 	sim->vma.vm_start = SIM_BASE << PAGE_SHIFT;
 	sim->vma.vm_end = (SIM_BASE + SIM_PAGES) << PAGE_SHIFT;
 	sim->orders = SIM_ORDERS;
@@ -57,9 +60,10 @@ static void sim_touch(struct sim *sim, unsigned int page)
 		.start	= sim->vma.vm_start >> PAGE_SHIFT,
 		.end	= sim->vma.vm_end >> PAGE_SHIFT,
 		.page	= SIM_BASE + page,
+		.hint	= sim->hint,
+		.beside	= true,
 	};
 	unsigned int order = 0, nr, at, i;
-	bool beside = true, unused = false;
 
 	sim->nr_touched += !sim->touched[page];
 	sim->touched[page] = true;
@@ -67,13 +71,10 @@ static void sim_touch(struct sim *sim, unsigned int page)
 		sim->table[page] = pte_mkyoung(sim->table[page]);
 		return;
 	}
-	if (!folio_order_passes(hint_score(sim->hint), fault.page)) {
-		beside = folio_order_beside(&fault);
-		order = folio_order_choose(&fault, hint_score(sim->hint), beside, sim->orders);
-		unused = !order && !beside && folio_order_unused(&fault, sim->hint);
-	}
-	sim->hint = folio_order_note(sim->hint, fault.page, order, beside, unused);
-	sim->unused += unused;
+	if (!folio_order_passes(sim->hint.score, fault.page))
+		order = folio_order_choose(&fault, sim->orders);
+	sim->hint = folio_order_note(&fault, order);
+	sim->unused += fault.unused;
 	sim->faults++;
 
 	nr = BIT(order);
@@ -183,27 +184,49 @@ static void unused_test(struct kunit *test)
 	KUNIT_EXPECT_LE(test, sim->there * 100, sim->nr_touched * 150);
 }
 
+/* A fault on @page got @order; was a used page beside it? */
+static void note(struct folio_order_fault *fault, unsigned long page, unsigned int order,
+		 bool beside)
+{
+	fault->page = page;
+	fault->beside = beside;
+	fault->hint = folio_order_note(fault, order);
+}
+
+static void expect_hint(struct kunit *test, union folio_order_hint hint, int score,
+			unsigned int order, unsigned long page)
+{
+	KUNIT_EXPECT_EQ(test, (int)hint.score, score);
+	KUNIT_EXPECT_EQ(test, (unsigned int)hint.order, order);
+	KUNIT_EXPECT_EQ(test, (unsigned long)hint.page, page);
+}
+
 static void score_test(struct kunit *test)
 {
-	unsigned long hint = 0;
+	struct folio_order_fault fault = {};
+	unsigned long word;
 	int i;
 
 	KUNIT_EXPECT_EQ(test, folio_order_run(0, 3), 8U);
 	KUNIT_EXPECT_EQ(test, folio_order_run(SCORE_WARM, 3), 4U);
 	KUNIT_EXPECT_EQ(test, folio_order_run(SCORE_COLD, 3), 16U);
 	for (i = 0; i < 100; i++)
-		hint = folio_order_note(hint, SIM_BASE + i, 0, true, false);
-	KUNIT_EXPECT_EQ(test, hint_score(hint), SCORE_MAX);
-	KUNIT_EXPECT_EQ(test, hint_page(hint), SIM_BASE + 99);
+		note(&fault, SIM_BASE + i, 0, true);
+	expect_hint(test, fault.hint, SCORE_MAX, 0, SIM_BASE + 99);
 	for (i = 0; i < 100; i++)
-		hint = folio_order_note(hint, SIM_BASE + 10 * i, 0, false, false);
-	KUNIT_EXPECT_EQ(test, hint_score(hint), SCORE_MIN);
+		note(&fault, SIM_BASE + 10 * i, 0, false);
+	KUNIT_EXPECT_EQ(test, (int)fault.hint.score, SCORE_MIN);
 	/* Random accesses do not write the hint any more. */
-	KUNIT_EXPECT_EQ(test, folio_order_note(hint, SIM_BASE, 0, false, false), hint);
-	hint = folio_order_note(hint, SIM_BASE + 21, 4, true, false);
-	KUNIT_EXPECT_EQ(test, hint_page(hint), SIM_BASE + 16);
-	KUNIT_EXPECT_EQ(test, hint_order(hint), 4U);
-	KUNIT_EXPECT_EQ(test, hint_score(hint), SCORE_MIN + 1);
+	word = fault.hint.word;
+	note(&fault, SIM_BASE, 0, false);
+	KUNIT_EXPECT_EQ(test, fault.hint.word, word);
+	note(&fault, SIM_BASE + 21, 4, true);
+	expect_hint(test, fault.hint, SCORE_MIN + 1, 4, SIM_BASE + 16);
+	/* The last page of the address space and the largest order fit. */
+	note(&fault, ULONG_MAX >> PAGE_SHIFT, 0, false);
+	expect_hint(test, fault.hint, SCORE_MIN, 0, ULONG_MAX >> PAGE_SHIFT);
+	note(&fault, SIM_BASE + 21, PMD_ORDER - 1, true);
+	KUNIT_EXPECT_EQ(test, (unsigned int)fault.hint.order, (unsigned int)PMD_ORDER - 1);
 }
 
 static void probes_test(struct kunit *test)
