@@ -127,6 +127,17 @@ def test_boot_parameter(bench: Bench, param: str, on: set[str], results: Results
         results.check("no mechanism is called 'luff'" in said, f"{param} is complained about")
 
 
+@_on_each
+def test_folio_order_leaves_thp_anon(bench: Bench, results: Results) -> None:
+    """A size that thp_anon= names is left to its control, and no other size is."""
+    counts = "/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats/anon_fault_alloc"
+    script = f"dd if=/dev/zero of=/dev/null bs=16M count=1 status=none; grep -H . {counts}"
+    guest = bench.guest(results, script, memory="768M", append=["thp_anon=64K:never"])
+    found = {size: int(count) for size, count in re.findall(r"hugepages-(\d+)kB/\S+:(\d+)", guest.stdout)}
+    good = found.get("64") == 0 and found.get("32", 0) > 0
+    results.check(good, "thp_anon=64K:never", f"folios by size: {found}\n{guest.stderr}")
+
+
 _ATOMIC_WRITE = "make f2fs; $T $M 1 'after an atomic'"
 
 
