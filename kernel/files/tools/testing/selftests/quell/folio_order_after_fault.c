@@ -132,23 +132,39 @@ static void test_free_lazily(void)
 
 static void test_limit(void)
 {
-	char path[256];
+	char path[256], *map;
+	long before;
+	bool swap;
 
-	if (!make_cgroup("folio_order") || !enter_cgroup())
+	if (!make_cgroup("folio_order"))
 		return skip("a memory cgroup");
+	/* Before: the cgroup is not charged for its swap. */
+	swap = swap_on(RAM) || swap_on(LOOP);
+	if (!enter_cgroup())
+		die("the memory cgroup");
 	cgroup_path(path, sizeof(path), "memory.max");
 	write_text(path, "4M");
 	/* Close to the limit: pages behind are given back. */
 	for (int round = 0; round < 4; round++) {
-		char *map = map_region(BIG);
-
+		map = map_region(BIG);
 		for (unsigned long i = 0; i < 2048; i++) {
 			put(map, i);
 			if (i >= 820 && madvise(map + (i - 820) * PAGE, PAGE, MADV_DONTNEED))
 				die("MADV_DONTNEED");
 		}
-		verify(map, 2048 - 820, 2048, true, "at the limit");
+		verify(map, 2048 - 820, 2048, true, "close to the limit");
+		expect_largest(map, 2048, MOST);
 		munmap(map, BIG);
+	}
+	/* At the limit: reclaim makes room for a single page, not for a block. */
+	if (swap) {
+		before = vm_counter("folio_order_pressure");
+		map = map_region(BIG);
+		fill(map, 0, 2048);
+		expect(vm_counter("folio_order_pressure") > before, "no single page at the limit");
+		verify(map, 0, 2048, true, "at the limit");
+		munmap(map, BIG);
+		expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
 	}
 	leave_cgroup();
 }

@@ -179,6 +179,22 @@ static void test_partly_mapped(void)
 	verify(map, 0, 64, true, "partly mapped");
 }
 
+/* Each page of a registered region faults for itself. */
+static void test_userfaultfd(void)
+{
+	char *map = map_region(BIG);
+	int uffd = open_uffd(map, BIG, UFFD_FEATURE_PAGEFAULT_FLAG_WP);
+
+	if (uffd < 0)
+		return skip("userfaultfd's write protection");
+	fill(map, 0, 256);
+	expect_largest(map, 256, 1);
+	close(uffd);
+	fill(map, 256, 512);
+	expect_folio(map, 256, MOST);
+	verify(map, 0, 512, true, "userfaultfd");
+}
+
 static bool bind_to(unsigned int node)
 {
 	unsigned long nodes = 1UL << node;
@@ -303,6 +319,7 @@ const struct test size_tests[] = {
 	{ "max_kb", test_max_kb },
 	{ "edges", test_edges },
 	{ "partly mapped", test_partly_mapped },
+	{ "userfaultfd", test_userfaultfd },
 	{ "bind", test_bind },
 	{ "stack", test_stack },
 	{ "thread stacks", test_thread_stacks },
