@@ -10,12 +10,15 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -89,6 +92,49 @@ static inline void write_file(const char *path, const char *text)
 	if (fd < 0 || write(fd, text, strlen(text)) < 0)
 		die("Cannot write '%s' to %s: %s.", text, path, strerror(errno));
 	close(fd);
+}
+
+#define CGROUPS		"/sys/fs/cgroup/"
+#define OWN_CGROUP	CGROUPS WORKLOAD "/"
+
+/*
+ * Makes a process with a memory cgroup of its own. Returns true in it, and false in the caller once
+ * it has ended.
+ */
+static inline bool alone(void)
+{
+	int status;
+	pid_t pid;
+
+	write_file(CGROUPS "cgroup.subtree_control", "+memory");
+	if (mkdir(OWN_CGROUP, 0755))
+		die("Cannot make the cgroup %s: %s.", OWN_CGROUP, strerror(errno));
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0)
+		die("Cannot fork: %s.", strerror(errno));
+	if (!pid) {
+		write_file(OWN_CGROUP "cgroup.procs", "0");
+		return true;
+	}
+	if (waitpid(pid, &status, 0) != pid || status)
+		die("A part of the workload ended with %#x.", status);
+	/* Its last memory is freed later. */
+	for (int tries = 0; rmdir(OWN_CGROUP) && tries < 100; tries++)
+		usleep(50000);
+	return false;
+}
+
+/* memory.current of that cgroup. */
+static inline double in_use_kb(void)
+{
+	FILE *f = fopen(OWN_CGROUP "memory.current", "re");
+	double bytes;
+
+	if (!f || fscanf(f, "%lf", &bytes) != 1)
+		die("Cannot read memory.current: %s.", strerror(errno));
+	fclose(f);
+	return bytes / 1024;
 }
 
 /* 0 if there is no such counter. */

@@ -24,18 +24,10 @@
  */
 #define WORKLOAD "anon-memory"
 #include "../workload.h"
-#include <fcntl.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define BLOCK		16			/* pages */
 #define THREAD_BYTES	(16UL << 20)
-#define CGROUP		"/sys/fs/cgroup/"
-#define OURS		CGROUP "anon-memory/"
 
 static void read_all(const char *path)
 {
@@ -67,42 +59,18 @@ static void fill(char *at, size_t bytes)
 		*(volatile uint64_t *)(at + i) = i + 1;
 }
 
-/* A second from now. */
-static double in_use_kb(void)
+static double later_in_use_kb(void)
 {
-	FILE *f;
-	double bytes;
-
 	sleep(1);
-	f = fopen(OURS "memory.current", "re");
-	if (!f || fscanf(f, "%lf", &bytes) != 1)
-		die("Cannot read memory.current: %s.", strerror(errno));
-	fclose(f);
-	return bytes / 1024;
+	return in_use_kb();
 }
 
-/* In a process and a cgroup of its own. */
-static void alone(void (*what)(size_t bytes), size_t bytes)
+static void run_alone(void (*what)(size_t bytes), size_t bytes)
 {
-	int status;
-	pid_t pid;
-
-	if (mkdir(OURS, 0755))
-		die("Cannot make the cgroup %s: %s.", OURS, strerror(errno));
-	fflush(stdout);
-	pid = fork();
-	if (pid < 0)
-		die("Cannot fork: %s.", strerror(errno));
-	if (!pid) {
-		write_file(OURS "cgroup.procs", "0");
+	if (alone()) {
 		what(bytes);
 		exit(0);
 	}
-	if (waitpid(pid, &status, 0) != pid || status)
-		die("A part of the workload ended with %#x.", status);
-	/* Its last memory is freed later. */
-	for (int tries = 0; rmdir(OURS) && tries < 100; tries++)
-		usleep(50000);
 }
 
 static void give_back(size_t bytes)
@@ -116,7 +84,7 @@ static void give_back(size_t bytes)
 	for (size_t i = 0; i < bytes; i += BLOCK * PAGE_BYTES)
 		if (madvise(at + i + PAGE_BYTES, (BLOCK - 1) * PAGE_BYTES, MADV_DONTNEED))
 			die("MADV_DONTNEED failed: %s.", strerror(errno));
-	figure("given_back_kb", in_use_kb(), "kB");
+	figure("given_back_kb", later_in_use_kb(), "kB");
 }
 
 static void rewrite(size_t bytes)
@@ -139,7 +107,7 @@ static void rewrite(size_t bytes)
 		if (i / PAGE_BYTES % BLOCK)
 			*(volatile uint64_t *)(at + i) = i;
 	figure("rewrite_faults", (double)(minor_faults() - before), "faults");
-	figure("rewritten_kb", in_use_kb(), "kB");
+	figure("rewritten_kb", later_in_use_kb(), "kB");
 }
 
 static atomic_bool stop;
@@ -212,7 +180,7 @@ static void stacks(size_t unused)
 	for (uintptr_t i = 0; i < STACKS; i++)
 		start_thread(&thread, run_stack, (void *)i);
 	pthread_barrier_wait(&used);
-	figure("stack_kb", in_use_kb(), "kB");
+	figure("stack_kb", later_in_use_kb(), "kB");
 }
 
 static void sparse(size_t unused)
@@ -230,7 +198,7 @@ static void sparse(size_t unused)
 			*(volatile uint64_t *)(table + (x >> 33) % TABLE_BYTES / 64 * 64) = x;
 		}
 	}
-	figure("sparse_kb", in_use_kb(), "kB");
+	figure("sparse_kb", later_in_use_kb(), "kB");
 }
 
 static const char *go_program;
@@ -257,7 +225,7 @@ static void run_go(size_t unused)
 	close(from[1]);
 	if (read(from[0], text, sizeof(text) - 1) <= 0 || strcmp(text, "ready\n"))
 		die("%s did not say that it is ready.", go_program);
-	figure("go_kb", in_use_kb(), "kB");
+	figure("go_kb", later_in_use_kb(), "kB");
 	close(to[1]);
 	if (waitpid(pid, &status, 0) != pid || status)
 		die("%s ended with %#x.", go_program, status);
@@ -269,19 +237,17 @@ int main(int argc, char **argv)
 
 	if (argc == 3 && !strcmp(argv[1], "--heaps")) {
 		go_program = argv[2];
-		write_file(CGROUP "cgroup.subtree_control", "+memory");
-		alone(stacks, 0);
-		alone(sparse, 0);
-		alone(run_go, 0);
+		run_alone(stacks, 0);
+		run_alone(sparse, 0);
+		run_alone(run_go, 0);
 		return 0;
 	}
 	if (argc != 4 || strcmp(argv[1], "--megabytes"))
 		die("usage: anon-memory --megabytes N FILE | --heaps PROGRAM");
 	bytes = parse_number("--megabytes", argv[2], 1, 4096) << 20;
-	write_file(CGROUP "cgroup.subtree_control", "+memory");
 	read_all(argv[3]);
-	alone(give_back, bytes);
-	alone(rewrite, bytes);
+	run_alone(give_back, bytes);
+	run_alone(rewrite, bytes);
 	run_threads(2);
 	run_threads(4);
 	return 0;

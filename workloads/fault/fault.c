@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * fault: first touches of anonymous memory. Measures the sizes that mm/folio_order.c
- * chooses. Usage:
+ * chooses. Needs root and version 2 of cgroups. Usage:
  *
  *	fault [--megabytes N] [--rounds N] [--only ORDER]
  *
@@ -10,15 +10,14 @@
  *   random	half of the pages, each once, in random order
  *
  * Figures: faults (getrusage()), time per touched page, anonymous memory after it (RssAnon,
- * which is exact), and the time of munmap(). Compare the time per page: with larger folios
- * the faults go down and the time per fault goes up.
+ * which is exact), memory in use (memory.current: with page tables, and with pages that are mapped
+ * no more), and the time of munmap(). Compare the time per page: with larger folios the faults go
+ * down and the time per fault goes up.
  *
  * The random order is the same in each run. Each order is a process: none changes the next.
  */
 #define WORKLOAD "fault"
 #include "../workload.h"
-#include <sys/resource.h>
-#include <sys/wait.h>
 
 #define STRIDE	16
 
@@ -88,6 +87,7 @@ static inline uint64_t anonymous_kb(void)
 struct counts {
 	uint64_t faults, touch_ns, munmap_ns;
 	uint64_t anonymous_kb;		/* largest */
+	double in_use_kb;		/* largest */
 };
 
 /* Adds to @sum. */
@@ -97,6 +97,7 @@ static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
 	char *region = map_anonymous(pages * PAGE_BYTES);
 	uint64_t faults_before = minor_faults();
 	uint64_t start = now_ns(), elapsed, taken, kb;
+	double in_use;
 
 	for (uint64_t i = 0; i < count; i++) {
 		volatile char *p = region + order[i] * PAGE_BYTES;
@@ -111,6 +112,9 @@ static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
 	kb = anonymous_kb();
 	if (kb > sum->anonymous_kb)
 		sum->anonymous_kb = kb;
+	in_use = in_use_kb();
+	if (in_use > sum->in_use_kb)
+		sum->in_use_kb = in_use;
 	if (!taken)
 		die("Touching %llu new pages took no fault.",
 		    (unsigned long long)count);
@@ -142,6 +146,8 @@ static void measure(const char *what, const uint32_t *order, uint64_t count,
 	figure(name, (double)sum.faults / (double)rounds, "faults");
 	snprintf(name, sizeof(name), "%s_anonymous_kb", what);
 	figure(name, (double)sum.anonymous_kb, "kB");
+	snprintf(name, sizeof(name), "%s_in_use_kb", what);
+	figure(name, sum.in_use_kb, "kB");
 	snprintf(name, sizeof(name), "%s_munmap_ns_per_page", what);
 	figure(name, (double)sum.munmap_ns / (double)(count * rounds), "ns");
 }
@@ -149,11 +155,11 @@ static void measure(const char *what, const uint32_t *order, uint64_t count,
 int main(int argc, char **argv)
 {
 	uint64_t mb = 96, rounds = 3;
-	struct counts unused = { 0 };
 	const char *only = NULL;
 	uint64_t pages;
 	uint32_t *order;
-	int i = 1, status;
+	char *region;
+	int i = 1;
 
 	for (; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--megabytes"))
@@ -177,28 +183,22 @@ int main(int argc, char **argv)
 	 * Not measured: the host backs guest memory at its first touch, and the first use
 	 * of the clock is a fault.
 	 */
-	in_order(order, pages, 1);
-	touch(order, pages, pages, &unused);
+	now_ns();
+	region = map_anonymous(pages * PAGE_BYTES);
+	memset(region, 1, pages * PAGE_BYTES);
+	munmap(region, pages * PAGE_BYTES);
 
 	for (size_t k = 0; k < ARRAY_SIZE(touch_orders); k++) {
 		const struct touch_order *one = &touch_orders[k];
 		uint64_t count;
-		pid_t pid;
 
 		if (only && strcmp(only, one->name))
 			continue;
 		count = one->fill(order, pages, one->stride);
-		fflush(stdout);
-		pid = fork();
-		if (pid < 0)
-			die("Cannot fork: %s.", strerror(errno));
-		if (!pid) {
+		if (alone()) {
 			measure(one->name, order, count, pages, rounds * one->weight);
-			fflush(stdout);
-			_exit(0);
+			exit(0);
 		}
-		if (waitpid(pid, &status, 0) != pid || status)
-			exit(1);	/* the child printed the reason */
 	}
 	return 0;
 }
