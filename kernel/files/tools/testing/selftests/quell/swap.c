@@ -46,13 +46,14 @@ bool make_ram_swap(unsigned long least)
 	return empty;
 }
 
-const char * const swap_names[] = { "ram", "loop" };
+const char * const swap_names[] = { "ram", "loop", "file" };
+const char *swap_file;
 
 static struct swap_device {
-	char path[64];		/* "" if unused */
+	char path[256];		/* "" if unused */
 	int fd;			/* keeps a loop device alive; -1: none */
 	void *memory;		/* of a loop device, or NULL */
-} swaps[SWAPS] = { { .fd = -1 }, { .fd = -1 } };
+} swaps[SWAPS] = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 } };
 
 static void forget_swap(struct swap_device *swap)
 {
@@ -100,6 +101,23 @@ static bool find_ram(struct swap_device *swap)
 	return make_ram_swap(SWAP_MB << 20);
 }
 
+static bool find_file(struct swap_device *swap)
+{
+	int fd = swap_file ? open(swap_file, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+	int error;
+
+	if (fd < 0)
+		return false;
+	snprintf(swap->path, sizeof(swap->path), "%s", swap_file);
+	error = posix_fallocate(fd, 0, SWAP_MB << 20);
+	if (!error) {
+		make_swap(fd, SWAP_MB << 20);
+		error = fsync(fd);
+	}
+	close(fd);
+	return !error;
+}
+
 bool swap_is_on(enum swap which)
 {
 	return swaps[which].path[0];
@@ -120,9 +138,10 @@ bool swap_off(enum swap which)
 
 bool swap_on_with(enum swap which, int flags)
 {
+	static bool (* const find[])(struct swap_device *swap) = { find_ram, find_loop, find_file };
 	struct swap_device *swap = &swaps[which];
 
-	if ((which == LOOP ? find_loop(swap) : find_ram(swap)) &&
+	if (find[which](swap) &&
 	    !swapon(swap->path, SWAP_FLAG_PREFER | SWAP_FLAG_PRIO_MASK | flags))
 		return true;
 	forget_swap(swap);

@@ -3,10 +3,10 @@
  * The system around a test: settings, swap, a memory cgroup and the kernel's log. Needs
  * root. All settings are restored at exit.
  *
- * Large folios are swapped out whole to block devices only. A loop device over a memfd
- * writes in the background: folios stay in the swap cache, and faults find them there. A
- * RAM disk (a free /dev/ram0 of SWAP_MB or more, brd.rd_size) is synchronous: folios leave
- * at once, and faults bypass the swap cache.
+ * Large folios are swapped out whole to block devices only, and split for a swap file. A loop
+ * device over a memfd writes in the background: folios stay in the swap cache, and faults find
+ * them there. A RAM disk (a free /dev/ram0 of SWAP_MB or more, brd.rd_size) is synchronous:
+ * folios leave at once, and faults bypass the swap cache.
  */
 #ifndef QUELL_SYSTEM_H
 #define QUELL_SYSTEM_H
@@ -43,9 +43,10 @@ const char *kernel_complaint(void);
 #define RAM_DISK	"/dev/ram0"
 #define SWAP_MB		32UL
 
-enum swap { RAM, LOOP, SWAPS };
+enum swap { RAM, LOOP, SWAP_FILE, SWAPS };
 
 extern const char * const swap_names[];
+extern const char *swap_file;		/* of SWAP_FILE, which stays; NULL: none */
 
 /* Only a RAM disk of @least bytes that is unused and empty. */
 bool make_ram_swap(unsigned long least);
