@@ -49,6 +49,7 @@ EXTRAS = (
     Metric("file_pages_reclaimed", "pages of files reclaimed"),
     Metric("pages_swapped_out", "pages swapped out"), Metric("pages_refaulted", "anonymous pages refaulted"),
     Metric("flushes_per_page_out", "flush requests per page swapped out"),
+    Metric("instructions_per_page_out", "guest instructions per page swapped out"),
 )  # fmt: skip
 # Counted by the processor: in guests under KVM, and on this machine.
 HARDWARE = (
@@ -185,6 +186,8 @@ def sample(frames: Frames, stdout: str = "", *, deterministic: bool = False, len
         extras["pages_refaulted"] = delta("workingset_refault_anon")
         if "flush_requests" in metrics:
             extras["flushes_per_page_out"] = round(metrics["flush_requests"] / out, 5)
+        if "guest_instructions" in metrics:
+            extras["instructions_per_page_out"] = round(metrics["guest_instructions"] / out, 1)
     extras |= {name: after[name] - before.get(name, 0) for name in after if _EXTRA_COUNTERS.match(name)}
     status, code, _ = frames.status
     code += 128 * (status != "exited")

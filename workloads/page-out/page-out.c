@@ -5,10 +5,12 @@
  * Usage: page-out [--threads N] [--megabytes N] [--rounds N]
  * Figures: flush requests per page swapped out (/proc/vmstat, CONFIG_DEBUG_TLBFLUSH), and
  * time. A thread per further CPU spins with the mm loaded. Each round reads all pages back
- * and compares.
+ * and compares. fault_p99_us is of the faults of a thread that writes at random to the
+ * region while MADV_PAGEOUT is under way: a fault waits for the lock of its page.
  */
 #define WORKLOAD "page-out"
 #include "../workload.h"
+#include "../times.h"
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -83,6 +85,58 @@ static void measure(const char *what, void (*out)(char *region, size_t bytes), s
 	munmap(region, bytes);
 }
 
+struct writer {
+	pthread_t thread;
+	char *region;
+	uint64_t pages;
+	struct times took;
+};
+
+static long faults_of_thread(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_minflt + usage.ru_majflt;
+}
+
+static void *write_and_time(void *arg)
+{
+	struct writer *w = arg;
+	uint64_t x = 88172645463325252ULL, start, end;
+	long before, faults = faults_of_thread();
+
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		before = faults;
+		start = now_ns();
+		*(volatile uint64_t *)(w->region + x % w->pages * PAGE_BYTES) = x;
+		end = now_ns();
+		faults = faults_of_thread();
+		if (faults != before)
+			times_add(&w->took, end - start);
+	}
+	return NULL;
+}
+
+static void measure_faults(size_t bytes, uint64_t rounds)
+{
+	struct writer w = { .region = map_anonymous(bytes), .pages = bytes / PAGE_BYTES };
+
+	memset(w.region, 1, bytes);
+	start_thread(&w.thread, write_and_time, &w);
+	for (uint64_t round = 0; round < 16 * rounds; round++)
+		by_madvise(w.region, bytes);
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+	pthread_join(w.thread, NULL);
+	if (w.took.count < 1000)
+		die("Only %llu writes faulted.", (unsigned long long)w.took.count);
+	figure("fault_p99_us", times_percentile_us(&w.took, 0.99), "us");
+	munmap(w.region, bytes);
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t threads = 2, mb = 48, rounds = 4;
@@ -108,5 +162,7 @@ int main(int argc, char **argv)
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 	for (uint64_t t = 1; t < threads; t++)
 		pthread_join(spinner[t], NULL);
+	__atomic_store_n(&stop, 0, __ATOMIC_RELAXED);
+	measure_faults(mb << 20, rounds);
 	return 0;
 }

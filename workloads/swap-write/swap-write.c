@@ -16,17 +16,16 @@
  */
 #define WORKLOAD "swap-write"
 #include "../workload.h"
+#include "../times.h"
 
 #define WORDS		(PAGE_BYTES / sizeof(uint64_t))
-/* Eighths of powers of two, in ns. */
-#define BUCKETS		(64 * 8)
 
 struct writer {
 	pthread_t thread;
 	uint64_t number, of, writes, pages;
 	char *region;
 	uint32_t *generation;
-	uint64_t took[BUCKETS];
+	struct times took;
 };
 
 static uint64_t next_random(uint64_t *x)
@@ -61,19 +60,6 @@ static void check_page(const char *at, uint64_t page, uint32_t generation)
 		    (unsigned long long)page, generation);
 }
 
-static unsigned int bucket(uint64_t ns)
-{
-	unsigned int power = 63 - (unsigned int)__builtin_clzll(ns | 8);
-
-	return power * 8 + (ns >> (power - 3) & 7);
-}
-
-/* The start of bucket @i. */
-static uint64_t bucket_ns(unsigned int i)
-{
-	return (8 + (uint64_t)i % 8) << (i / 8 - 3);
-}
-
 static void *write_pages(void *arg)
 {
 	struct writer *w = arg;
@@ -95,25 +81,9 @@ static void *write_pages(void *arg)
 
 		check_page(at, page, w->generation[page]);
 		set_page(at, mark(page, ++w->generation[page]));
-		w->took[bucket(now_ns() - start)]++;
+		times_add(&w->took, now_ns() - start);
 	}
 	return NULL;
-}
-
-static double percentile_us(struct writer *writers, uint64_t threads, double share)
-{
-	uint64_t sum = 0, seen = 0;
-	unsigned int i;
-
-	for (uint64_t t = 0; t < threads; t++)
-		sum += writers[t].writes;
-	for (i = 0; i < BUCKETS; i++) {
-		for (uint64_t t = 0; t < threads; t++)
-			seen += writers[t].took[i];
-		if ((double)seen >= share * (double)sum)
-			break;
-	}
-	return (double)bucket_ns(i) / 1000;
 }
 
 /* In kB. */
@@ -135,6 +105,7 @@ static uint64_t meminfo(const char *name)
 int main(int argc, char **argv)
 {
 	uint64_t threads = 2, share = 33, writes = 50000, pages, start;
+	struct times took = { 0 };
 	struct writer *writers;
 	uint32_t *generation;
 	char *region;
@@ -168,11 +139,13 @@ int main(int argc, char **argv)
 		};
 		start_thread(&writers[t].thread, write_pages, &writers[t]);
 	}
-	for (uint64_t t = 0; t < threads; t++)
+	for (uint64_t t = 0; t < threads; t++) {
 		pthread_join(writers[t].thread, NULL);
+		times_merge(&took, &writers[t].took);
+	}
 	figure_more("writes_per_s", (double)(writes / threads * threads) * 1e9 /
 		    (double)(now_ns() - start), "1/s");
-	figure("write_p99_us", percentile_us(writers, threads, 0.99), "us");
+	figure("write_p99_us", times_percentile_us(&took, 0.99), "us");
 	for (uint64_t page = 0; page < pages; page++)
 		check_page(region + page * PAGE_BYTES, page, generation[page]);
 	return 0;
