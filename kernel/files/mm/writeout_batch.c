@@ -16,8 +16,9 @@
  * Mel Gorman's batched unmap flush ("mm: Send one IPI per CPU to TLB flush all entries after
  * unmapping pages", July 2015; Linux 4.3) left this open. Vinay Banakar and Rik van Riel
  * ("mm/vmscan: batch TLB flush during memory reclaim", v2, March 2025) and Zhang Peng ("mm: batch
- * TLB flushing for dirty folios in vmscan", v4, May 2026) keep the folios locked until each is
- * written, and unlock them before the flush. Here they stay locked until the flush, not longer.
+ * TLB flushing for dirty folios in vmscan", v4, May 2026) differ in the locks: the first keeps
+ * each folio locked until it is written, the second unlocks it before the flush. Here it stays
+ * locked until the flush, not longer.
  *
  * writeout_batch_add() sets a folio aside. writeout_batch_due() decides when writeout_batch_next()
  * flushes and returns the first one. writeout_batch_unlock() flushes before reclaim waits. All are
@@ -146,8 +147,8 @@ void writeout_batch_flush(struct writeout_batch *batch)
  *	pinned		activated, as a pinned folio that stock finds unmapped.
  *	under writeback	by i915 or zswap: put back. Once that has ended: clean, so freed.
  *	not in the swap cache any more, or truncated
- *			swapoff, exit, MADV_FREE of its swap entry, a hole in a shmem file:
- *			folio_mapping() is NULL, and the folio is put back, as in stock.
+ *			swapoff, exit, the OOM reaper, MADV_FREE of its swap entry, a hole in a
+ *			shmem file: folio_mapping() is NULL, and the folio is put back, as in stock.
  *	without users, in the swap cache
  *			swap_writepage() frees the swap entry instead of writing.
  *	not evictable	SHM_LOCK: put back, as shmem would not write it, and warn.
@@ -155,6 +156,11 @@ void writeout_batch_flush(struct writeout_batch *batch)
  *			swap entry must see that.
  *	locked		put back by writeout_batch_next(): reclaim does not wait.
  *	split, migrated	impossible: reclaim's reference is one too many.
+ *	charged to another cgroup
+ *			impossible: cgroup v1 moves only charges of folios that it can isolate.
+ *
+ * The freezer stops no task here: kernel threads freeze in their own loops, others on their way to
+ * user space.
  */
 static bool writeout_batch_fits(struct folio *folio)
 {
