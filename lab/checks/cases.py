@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from quell import ui
+from quell import source, ui
 from quell.errors import QuellError
+
+# Parameters: each version of Linux; all but the first belong to the long form.
+LINUX = (source.DEFAULT, *(pytest.param(linux, marks=pytest.mark.full) for linux in source.VERSIONS[1:]))
 
 
 @dataclass(frozen=True)

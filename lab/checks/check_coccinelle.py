@@ -17,7 +17,6 @@ import pytest
 from checks.cases import Case, Results
 from quell import prereq, proc, source, tree
 from quell.errors import QuellError
-from quell.paths import Cache
 
 pytestmark = pytest.mark.coccinelle
 
@@ -104,8 +103,7 @@ def check_all(results: Results, rules_folder: Path, folder: Path, scratch: Path)
         results.skip(f"{path.parent.name}/{path.stem}", "it needs an OCaml compiler")
 
 
-def test_rules(results: Results, cache: Cache, folder: Path) -> None:
+def test_rules(results: Results, origin: source.Source, folder: Path) -> None:
     """Linux's rules, on Quell's files."""
     prereq.ensure(prereq.COCCINELLE)
-    rules_folder = source.debian_source(cache).tree / "scripts/coccinelle"
-    check_all(results, rules_folder, tree.kernel_dir() / "files", folder)
+    check_all(results, origin.tree / "scripts/coccinelle", tree.kernel_dir() / "files", folder)

@@ -215,22 +215,22 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
 # --- all of it ----------------------------------------------------------------
 
 
-def _kernel(name: str, cache: Cache) -> build.Kernel:
+def _kernel(name: str, origin: source.Source, cache: Cache) -> build.Kernel:
     prereq.ensure([*prereq.VM, *prereq.FAULTS])
-    return build.build_kernels(source.debian_source(cache), (name,), cache)[name]
+    return build.build_kernels(origin, (name,), cache)[name]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(fault: Fault, programs: dict[str, Path], cache: Cache, full: bool) -> None:
+def test_fault(fault: Fault, origin: source.Source, programs: dict[str, Path], cache: Cache, full: bool) -> None:
     """Each event for _SHORT_S or longer; in the long form for _LONG_S."""
     # A busy host does less work in a second.
     seconds = _LONG_S if full else _SHORT_S * steps.patience()
-    image = _kernel(fault.kernel, cache).image
+    image = _kernel(fault.kernel, origin, cache).image
     settle(run_fault(fault, image, seconds, cache, programs[PROGRAM].parent))
 
 
 @pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, 6))])
 @pytest.mark.parametrize("kernel", ["stock", "quell"])
-def test_power_cut(kernel: str, number: int, cache: Cache) -> None:
+def test_power_cut(kernel: str, number: int, origin: source.Source, cache: Cache) -> None:
     """One on each kernel; five in the long form."""
-    settle(power_cut(_kernel(kernel, cache), number, cache))
+    settle(power_cut(_kernel(kernel, origin, cache), number, cache))

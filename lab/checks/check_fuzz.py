@@ -117,10 +117,10 @@ def run_guest(fuzzer: Fuzzer, image: Path, seed: int, seconds: int, cache: Cache
 
 
 @pytest.fixture(scope="module")
-def image(cache: Cache) -> Path:
+def image(origin: source.Source, cache: Cache) -> Path:
     """The debug kernel."""
     prereq.ensure((*prereq.VM, *prereq.XFS))
-    return build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"].image
+    return build.build_kernels(origin, ("debug",), cache)["debug"].image
 
 
 @pytest.fixture(scope="module")

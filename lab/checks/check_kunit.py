@@ -86,9 +86,7 @@ def test_own(linux: str, results: Results, cache: Cache) -> None:
     """Boot, parse, report; QuellError if there are no results."""
     prereq.ensure(prereq.VM)
     tree = source.debian_source(cache, linux)
-    # The part vm boots the same kernel.
-    name = "quell" + build.EXT4 * (linux != source.DEFAULT)
-    kernel = build.build_kernels(tree, (name,), cache)[name]
+    kernel = build.build_kernels(tree, ("quell",), cache)["quell"]
     guest = machine.run_script(kernel.image, "true", append=["kunit.enable=1", "loglevel=7"], cache=cache)
     results.add(*read_log(guest.console, tree, cache))
     if guest.warnings:
@@ -117,11 +115,10 @@ def rows(stock: Iterable[str], quell: Iterable[str]) -> list[selftests.Selftest]
 
 
 @pytest.mark.full
-def test_linux(results: Results, cache: Cache) -> None:
+def test_linux(results: Results, origin: source.Source, cache: Cache) -> None:
     """Run Linux's suites, in one boot of each kernel; repeat those that differ."""
-    tree = source.debian_source(cache)
-    kernels = build.build_kernels(tree, [f"{name}-kunit" for name in selftests.KERNELS], cache)
-    logs = cache.logs / "kunit"
+    kernels = build.build_kernels(origin, [f"{name}-kunit" for name in selftests.KERNELS], cache)
+    logs = cache.logs / "kunit" / origin.linux
 
     @functools.cache
     def boot(name: str, number: int) -> dict[str, selftests.Outcome]:
@@ -132,7 +129,7 @@ def test_linux(results: Results, cache: Cache) -> None:
             boot_timeout=_LINUX_BOOT_S * steps.patience(), fail_on_oops=False, cache=cache,
         )  # fmt: skip
         steps.keep(logs, f"{name}.{number}", guest.stdout or guest.console)
-        return outcomes(_parse(guest.stdout or guest.console, tree, cache)[0])
+        return outcomes(_parse(guest.stdout or guest.console, origin, cache)[0])
 
     def run_on(kernel: str, tests: Sequence[selftests.Selftest], number: int) -> dict[str, selftests.Outcome]:
         found = boot(kernel, number)

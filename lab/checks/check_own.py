@@ -21,10 +21,10 @@ _TIMEOUT_S = 1500
 
 
 @pytest.fixture(scope="module")
-def image(cache: Cache) -> Path:
+def image(origin: source.Source, cache: Cache) -> Path:
     """The Quell kernel."""
     prereq.ensure((*prereq.VM, *prereq.FILE_SYSTEMS))
-    return build.build_kernels(source.debian_source(cache), ("quell",), cache)["quell"].image
+    return build.build_kernels(origin, ("quell",), cache)["quell"].image
 
 
 @pytest.mark.parametrize("file_system", disks.MAKERS)

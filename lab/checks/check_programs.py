@@ -287,10 +287,10 @@ def _run_program(program: Program, rounds: int, kernels: Mapping[str, build.Kern
 
 
 @pytest.fixture(scope="module")
-def kernels(cache: Cache) -> dict[str, build.Kernel]:
+def kernels(origin: source.Source, cache: Cache) -> dict[str, build.Kernel]:
     """Both kernels."""
     prereq.ensure(prereq.VM)
-    return build.build_kernels(source.debian_source(cache), KERNELS, cache)
+    return build.build_kernels(origin, KERNELS, cache)
 
 
 def get(program: Program, cache: Cache) -> None:

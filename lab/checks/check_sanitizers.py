@@ -226,10 +226,10 @@ def look(results: Results, name: str, bench: _Bench, kernel_source: source.Sourc
     """Run the load on the kernel ``name``, and judge its complaints."""
     said = _at_work(bench, PROGRAMS)
     for number, each in enumerate(said):
-        steps.keep(bench.cache.logs / "sanitizers", f"{name}.{number}", each.entire())
+        steps.keep(bench.cache.logs / "sanitizers", f"{name}-{kernel_source.linux}.{number}", each.entire())
     results.add(*said[0].results(), *kunit.read_log(said[0].log, kernel_source, bench.cache))
     problems = [text for each in said for text in each.problems()]
-    part = tree.read_kernel_part(tree.kernel_dir())
+    part = tree.read_kernel_part(tree.kernel_dir(), kernel_source.linux)
     found = {race.title: race for each in said for race in races(each.log)}
     judged = judge(found.values(), own_functions(part), hooked_functions(part))
     known = _races_in_stock(bench, kernel_source) if judged.hooked else set()
@@ -245,10 +245,11 @@ def look(results: Results, name: str, bench: _Bench, kernel_source: source.Sourc
 
 
 @pytest.mark.parametrize("name", ["sanitize", "kcsan"])
-def test_sanitizers(name: str, results: Results, programs: dict[str, Path], disk: Path, cache: Cache) -> None:
+def test_sanitizers(
+    name: str, results: Results, origin: source.Source, programs: dict[str, Path], disk: Path, cache: Cache
+) -> None:
     """Each kernel."""
     prereq.ensure((*prereq.VM, *prereq.XFS))
-    kernel_source = source.debian_source(cache)
-    kernel = build.build_kernels(kernel_source, (name,), cache)[name]
+    kernel = build.build_kernels(origin, (name,), cache)[name]
     folder = programs["luf_torture"].parent
-    look(results, name, _Bench(kernel.image, folder, disk, cache), kernel_source)
+    look(results, name, _Bench(kernel.image, folder, disk, cache), origin)

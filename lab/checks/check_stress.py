@@ -173,7 +173,7 @@ def _boot(bench: tuple[Path, Cache], kernel: str, image: Path, todo: Sequence[st
     return steps.boot(kernel, image, guest, todo, cache, setup=_SETUP, data=disk)
 
 
-def test_stressors(results: Results, cache: Cache, disk: Path, full: bool) -> None:
+def test_stressors(results: Results, origin: source.Source, cache: Cache, disk: Path, full: bool) -> None:
     """Run each stressor alone, and all at once.
 
     They run on both kernels in turn, three times in the long form; on the debug kernel once, last.
@@ -184,7 +184,7 @@ def test_stressors(results: Results, cache: Cache, disk: Path, full: bool) -> No
     names = [name for name in STRESSORS if name in known]
     for name in STRESSORS.keys() - names:
         results.skip(name, "stress-ng does not have it")
-    kernels = build.build_kernels(source.debian_source(cache), (*COMPARED, DEBUG), cache)
+    kernels = build.build_kernels(origin, (*COMPARED, DEBUG), cache)
     accel = machine.choose_accelerator("auto", kernels[DEBUG].image, cache).name
     todo = [step_of(name, [name], seconds) for name in names]
     todo.append(step_of(TOGETHER, names, seconds))
@@ -193,6 +193,6 @@ def test_stressors(results: Results, cache: Cache, disk: Path, full: bool) -> No
         ui.note(f"the stressors on {kernel}")
         outcomes = steps.run_all(todo, partial(_boot, (disk, cache), kernel, kernels[kernel].image))
         for name, said in outcomes.items():
-            steps.keep(cache.logs / "stress", f"{name}.{kernel}.{number}", said.whole())
+            steps.keep(cache.logs / "stress", f"{name}.{kernel}-{origin.linux}.{number}", said.whole())
             found[name].setdefault(kernel, []).append(read_run(said, accel))
     results.add(*(judge(name, runs, TOLERANCE[accel]) for name, runs in found.items()))

@@ -16,7 +16,7 @@ import pytest
 
 from checks import benches, scenario, tap
 from checks.benches import BRD, Bench, Run, mounted
-from checks.cases import Results
+from checks.cases import LINUX, Results
 from quell import build, counters, machine, prereq, source, tree, workload
 from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root
@@ -26,24 +26,18 @@ pytestmark = pytest.mark.vm
 # Shootdowns in the long form; after each one other CPUs look for a stale translation.
 _FULL_ROUNDS = 10**7
 _CLASSIC = "classic LRU"
-_FIRST, *_NEWER = source.VERSIONS
 
 
 @pytest.fixture(scope="module")
-def bench(request: pytest.FixtureRequest, cache: Cache, full: bool) -> Bench:
+def bench(request: pytest.FixtureRequest, cache: Cache) -> Bench:
     """The Quell kernel of a version of Linux. MGLRU is on, except with "classic LRU"."""
     prereq.ensure((*prereq.VM, *prereq.FILE_SYSTEMS))
-    linux = _FIRST if request.param == _CLASSIC else request.param
-    # The quick form needs ext4 only on newer versions.
-    name = "quell" + build.EXT4 * (linux != _FIRST and not full)
-    kernel = build.build_kernels(source.debian_source(cache, linux), (name,), cache)[name]
+    linux = source.DEFAULT if request.param == _CLASSIC else request.param
+    kernel = build.build_kernels(source.debian_source(cache, linux), ("quell",), cache)["quell"]
     return Bench(kernel.image, cache, (machine.CLASSIC_LRU,) if request.param == _CLASSIC else ())
 
 
-_only_first = pytest.mark.parametrize("bench", [_FIRST], indirect=True)
-_on_each = pytest.mark.parametrize(
-    "bench", [_FIRST, *(pytest.param(linux, marks=pytest.mark.full) for linux in _NEWER)], indirect=True
-)
+_on_each = pytest.mark.parametrize("bench", LINUX, indirect=True)
 
 
 def _selftests() -> list[Any]:
@@ -51,7 +45,7 @@ def _selftests() -> list[Any]:
     return [
         pytest.param(
             kernel, run, id=f"{kernel}-{run.title()}",
-            marks=() if kernel == _FIRST or (kernel in _NEWER and run.newer) else pytest.mark.full,
+            marks=() if kernel == source.DEFAULT or (kernel != _CLASSIC and run.newer) else pytest.mark.full,
         )
         for kernel in (*source.VERSIONS, _CLASSIC) for run in benches.runs() if kernel != _CLASSIC or not run.special
     ]  # fmt: skip
@@ -241,7 +235,7 @@ def _top_counts(results: Results, what: str, found: Mapping[str, Any], initiator
     results.check(cause.startswith("madvise"), f"{what} tells that madvise() is the cause", detail)
 
 
-@_only_first
+@_on_each
 @pytest.mark.full
 @pytest.mark.parametrize("cpus", [2, 4])
 def test_many_shootdowns(bench: Bench, cpus: int, results: Results, programs: dict[str, Path]) -> None:

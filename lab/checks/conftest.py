@@ -10,7 +10,8 @@ from _pytest.runner import runtestprotocol
 
 from checks import benches, configurations, ktap, torture
 from checks.compiled import compile_selftests
-from checks.cases import Case, Results, text_of
+from checks.cases import LINUX, Case, Results, text_of
+from quell import source
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -87,10 +88,16 @@ def disk(scratch: Path) -> Path:
     return benches.empty_disk(scratch)
 
 
-@pytest.fixture(scope="session")
-def debug_bench(cache: Cache, programs: dict[str, Path], disk: Path) -> torture.Bench:
+@pytest.fixture(scope="module", params=LINUX)
+def origin(request: pytest.FixtureRequest, cache: Cache) -> source.Source:
+    """Debian's source of a version of Linux."""
+    return source.debian_source(cache, request.param)
+
+
+@pytest.fixture(scope="module")
+def debug_bench(origin: source.Source, cache: Cache, programs: dict[str, Path], disk: Path) -> torture.Bench:
     """The debug kernel."""
-    return torture.make_bench(cache, programs, disk)
+    return torture.make_bench(origin, cache, programs, disk)
 
 
 @pytest.fixture

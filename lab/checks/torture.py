@@ -255,8 +255,8 @@ class Bench:
         return Case(name, said=f"{name:<22} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}")
 
 
-def make_bench(cache: Cache, programs: dict[str, Path], disk: Path) -> Bench:
+def make_bench(origin: source.Source, cache: Cache, programs: dict[str, Path], disk: Path) -> Bench:
     """Build the debug kernel."""
     prereq.ensure((*prereq.VM, *prereq.XFS))
-    kernel = build.build_kernels(source.debian_source(cache), ("debug",), cache)["debug"]
+    kernel = build.build_kernels(origin, ("debug",), cache)["debug"]
     return Bench(kernel.image, programs[PROGRAM], disk, cache)

@@ -14,6 +14,7 @@ from conftest import Capture
 from guests import Patch, execute, guest_result
 from quell import build, machine, tree, workload
 from quell.paths import Cache
+from quell.source import Source
 
 RACE = """[    9.1] ==================================================================
 [    9.1] BUG: KCSAN: data-race in luf_owe / luf_owe
@@ -123,7 +124,7 @@ def boots(tmp_path: Path, monkeypatch: Patch) -> Any:
         monkeypatch.setattr(kunit, "read_log", lambda *_: [Case("kunit")])
         results = Results()
         bench = sanitizers._Bench(tmp_path / "ours", tmp_path, tmp_path / "disk", Cache(tmp_path))
-        sanitizers.look(results, "kcsan", bench, None)  # type: ignore[arg-type]
+        sanitizers.look(results, "kcsan", bench, Source("6.12.7", tmp_path, ""))
         return results.cases
 
     return make

@@ -49,5 +49,5 @@ def test_every_selftest_runs() -> None:
     assert len({run.title() for run in runs}) == len(runs)
     # Those of the mechanisms, on newer versions of Linux without --full.
     assert {run.title() for run in runs if run.newer} == {
-        "switches", "luf_stale", "early_ack", "gather_range", "folio_order", "writeout_batch",
+        "switches", "luf_stale", "luf_migrate", "rmap_batch", "early_ack", "gather_range", "folio_order", "writeout_batch",
     }  # fmt: skip

@@ -213,7 +213,7 @@ def bench(tmp_path: Path, monkeypatch: Patch) -> Bench:
     accel = machine.Accelerator("tcg", "it is a test")
     monkeypatch.setattr(machine, "choose_accelerator", lambda *_: accel)
     images = dict.fromkeys((*selftests.KERNELS, selftests.LARGE), tmp_path / "image")
-    return Bench(images, tmp_path / "disk", Cache(tmp_path))
+    return Bench(images, tmp_path / "disk", tmp_path / "logs/selftests", Cache(tmp_path))
 
 
 def test_stock_boots_with_large_folios(bench: Bench, monkeypatch: Patch) -> None:

@@ -26,8 +26,9 @@ Parts that need --only or --full:
   deb         the packages of ./quell deb: built twice, installed, booted
   distro      Debian's own configuration: built, booted, measured
 
---full takes the long form of parts that have one. --resume leaves out parts that
-passed with the same inputs (--record). The output of a failed part is printed.
+--full takes the long form of parts that have one, on each version of Linux but
+in distro. --resume leaves out parts that passed with the same inputs (--record).
+The output of a failed part is printed.
 """
 
 import argparse
