@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run the kernel's checkpatch --strict on each of Quell's files and patches."""
+"""Run each version's checkpatch --strict on the patches of ``./quell export --all``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from checks.cases import Results
-from quell import prereq, proc, source, tree
+from quell import export, prereq, proc, source, tree
 from quell.paths import Cache
 
 pytestmark = pytest.mark.checkpatch
@@ -34,62 +34,52 @@ _NOT_CHECKED = (
     ("include/linux/quell_events.h", "CONSTANT_COMPARISON"),
     ("mm/quell_compat.h", "LINUX_VERSION_CODE"),
     ("mm/quell_compat.h", "CONSTANT_COMPARISON"),
-    ("hooks/6.12/quell.patch", "MACRO_ARG_UNUSED"),
-    ("hooks/7.3/quell.patch", "MACRO_ARG_UNUSED"),
-    ("hooks/7.3/quell.patch", "BRACKET_SPACE"),
+    ("include/linux/vm_event_item.h", "MACRO_ARG_UNUSED"),
+    ("mm/vmstat.c", "MACRO_ARG_UNUSED"),
+    ("mm/vmstat.c", "BRACKET_SPACE"),
+    # Their new lines name files like theirs.
+    ("mm/Kconfig", "EMBEDDED_FILENAME"),
+    ("mm/Makefile", "EMBEDDED_FILENAME"),
     # linux/pgtable.h includes it.
     ("include/linux/luf_debug.h", "INCLUDE_LINUX"),
     # Programs: no kernel macros there, and volatile keeps an access.
     ("tools/testing/", "VOLATILE"),
     ("tools/testing/", "ARRAY_SIZE"),
 )
-# The patches are a quilt series: no mail, and prose directly before the diff.
-_NOT_IN_PATCHES = (
-    "MISSING_SIGN_OFF", "NO_AUTHOR_SIGN_OFF", "EMAIL_SUBJECT", "DIFF_IN_COMMIT_MSG",
-    "EMBEDDED_FILENAME",
-)  # fmt: skip
-
-
-def jobs(kernel: Path) -> dict[Path, list[str]]:
-    """Quell's files and patches, with checkpatch's options."""
-    found = {}
-    for path in sorted((kernel / "files").rglob("*")):
-        if path.is_file() and path.suffix in (".c", ".h", ".S", ".rst", ".sh", ""):
-            inside = str(path.relative_to(kernel / "files"))
-            types = [kind for start, kind in _NOT_CHECKED if inside.startswith(start)]
-            found[path] = ["--file", "--ignore", ",".join(types)]
-    for linux in source.VERSIONS:
-        for name in tree.series(kernel, linux):
-            types = [kind for start, kind in _NOT_CHECKED if start in ("", f"hooks/{linux}/{name}")]
-            found[tree.hooks_dir(kernel, linux) / name] = ["--ignore", ",".join([*types, *_NOT_IN_PATCHES])]
-    return found
 
 
 def check_all(results: Results, origin: source.Source, kernel: Path, scratch: Path) -> None:
-    """One result per file."""
-    checker = origin.tree / "scripts/checkpatch.pl"
+    """One result per patch."""
+    files = export.patches(
+        kernel, lambda path: tree.read_file(origin.tree, path), origin.version, export.date(), lab=True
+    )
+    export.write(scratch, files)
 
-    def complaint(job: tuple[Path, list[str]]) -> str:
-        path, options = job
+    def complaint(name: str) -> str:
         # checkpatch writes a cache file into its working folder.
         where = scratch / str(threading.get_ident())
         where.mkdir(exist_ok=True)
         result = proc.run(
-            ["perl", checker, "--root", origin.tree, "--strict", "--terse", "--show-types",
-             "--no-summary", *options, path],
+            ["perl", origin.tree / "scripts/checkpatch.pl", "--root", origin.tree, "--strict", "--terse", "--showfile",
+             "--show-types", "--no-summary", "--no-signoff", scratch / name],
             cwd=where,
             check=False,
         )  # fmt: skip
-        text = (result.stdout + result.stderr).strip().replace(f"{kernel}/", "kernel/")
-        return text or ("checkpatch failed" if result.returncode != 0 else "")
+        said = (result.stdout + result.stderr).splitlines()
+        if result.returncode and not said:
+            return "checkpatch failed"
+        return "\n".join(
+            line for line in said if not any(line.startswith(start) and f":{kind}: " in line for start, kind in _NOT_CHECKED)
+        )
 
-    todo = jobs(kernel)
+    todo = export.numbered(files)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, text in zip(todo, pool.map(complaint, todo.items()), strict=True):
-            results.check(not text, str(path.relative_to(kernel)), text)
+        for name, text in zip(todo, pool.map(complaint, todo), strict=True):
+            results.check(not text, name, text)
 
 
-def test_style(results: Results, cache: Cache, folder: Path) -> None:
+@pytest.mark.parametrize("linux", source.VERSIONS)
+def test_style(linux: str, results: Results, cache: Cache, folder: Path) -> None:
     """No complaint that applies."""
-    prereq.ensure([item for item in prereq.BUILD if item.need == "perl"])
-    check_all(results, source.debian_source(cache), tree.kernel_dir(), folder)
+    prereq.ensure([item for item in prereq.BUILD if item.need in ("git", "perl")])
+    check_all(results, source.debian_source(cache, linux), tree.kernel_dir(), folder)

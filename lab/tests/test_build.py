@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from guests import Patch
-from checks import check_checkpatch as checkpatch, own_code
-from checks.cases import Results
+from checks import own_code
 from quell import build, prereq
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -171,18 +170,6 @@ def test_w1(source: Source, kernel: Path, cache: Cache, monkeypatch: Patch) -> N
     assert own_code.own_objects(["mm/luf.c", "mm/a.h", "tools/testing/x.c"]) == ["mm/luf.o"]
     # On a new machine this is the first compilation.
     assert set(prereq.BUILD) <= set(asked)
-
-
-def test_checkpatch(source: Source, kernel: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    script = 'my $f = $ARGV[-1]; if ($f =~ /luf/) { print "$f:1: WARNING:X: odd\\n"; exit 1 } exit 0;\n'
-    (source.tree / "scripts/checkpatch.pl").write_text(script)
-    monkeypatch.setattr("quell.source.VERSIONS", ("6.12",))
-    results = Results()
-    checkpatch.check_all(results, source, kernel, tmp_path)
-    assert {case.name: case.why for case in results.cases} == {
-        "files/mm/luf.c": "kernel/files/mm/luf.c:1: WARNING:X: odd",
-        "hooks/6.12/first.patch": "", "hooks/6.12/second.patch": "",
-    }  # fmt: skip
 
 
 def test_progress_counts_steps() -> None:

@@ -193,7 +193,7 @@ int __init quell_register(struct quell_mechanism *m)
 		quell_kobj = kobject_create_and_add("quell", mm_kobj);
 	mutex_unlock(&quell_mutex);
 
-	dir = kzalloc(sizeof(*dir), GFP_KERNEL);
+	dir = kzalloc_obj(*dir);
 	if (!quell_kobj || !dir) {
 		kfree(dir);
 		return -ENOMEM;
