@@ -110,14 +110,16 @@ def _case(name: str, wrong: Sequence[str]) -> Case:
 
 
 def commits_of_tests(files: dict[str, str]) -> Case:
-    """The commits of tests that touch files outside of tools/."""
+    """The commits of tests that change more than tests and the lines that include them."""
     wrong = []
     for name in export.numbered(files):
-        paths = re.findall(r"^diff --git a/(\S+)", files[name], re.M)
-        outside = [path for path in paths if not path.startswith("tools/")]
-        if re.search(r"^Subject: \[PATCH[^]]*\] selftests/", files[name], re.M) and outside:
-            wrong.append(f"{name} is a commit of tests, and touches {' '.join(outside)}")
-    return _case("commits of tests touch tools/ only", wrong)
+        for part in files[name].split("\ndiff --git a/")[1:] if "] quell: tests of " in files[name] else ():
+            changed = re.findall(r"^[+-](?!\+\+ |-- ).*", part, re.M)
+            includes = all(re.fullmatch(r'\+(#ifdef \w+|#include "tests/.*|#endif)?', line) for line in changed)
+            path = part.split()[0]
+            if not includes and not series.TESTS.match(path):
+                wrong.append(f"{name} is a commit of tests, and changes {path}")
+    return _case("commits of tests change tests only", wrong)
 
 
 def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:

@@ -20,8 +20,8 @@ from quell.source import DEFAULT
 from quell.tree import FileData, Hook, KernelPart, Overlay, Reader
 
 TABLE = "series.toml"
-# Tests in user space are commits of their own.
-_TESTS = "tools/testing/"
+# Tests are commits of their own, with the lines that include them.
+TESTS = re.compile(r"tools/testing/|.*-kunit\.h$")
 _KCONFIG = "mm/Kconfig.quell"
 _MESSAGE_WIDTH = 75
 _ENTRY = re.compile(r"^(?:menu)?config (\w+)", re.M)
@@ -96,7 +96,7 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
         entry = table.pop(hook.name.removesuffix(".patch"), None)
         if entry is None:
             raise QuellError(f"kernel/{TABLE} has no entry for kernel/hooks/{linux}/{hook.name}")
-        tests = tuple(path for path in entry.files if path.startswith(_TESTS))
+        tests = tuple(path for path in entry.files if TESTS.match(path))
         what = hook.name.removesuffix(".patch")
         files = tuple(path for path in entry.files if path not in tests)
         commits.append(Commit(hook, files, entry.options, what, entry.lab))
@@ -132,7 +132,7 @@ def _tests_header(what: str, tests: Sequence[str], files: Mapping[str, FileData]
         items.append("\n".join([f"  {path.rsplit('/', 1)[-1]}", *lines, ""]))
     needs = "\nThe programs need root; the head of each says what else.\n"
     body = "\n".join(items) + (needs if any(b"\nint main(" in files[path].content for path in tests) else "")
-    return f"selftests/quell: tests of {what}\n\nFor user space, of the patch before this one:\n\n{body}"
+    return f"quell: tests of {what}\n\nTests of the patch before this one:\n\n{body}"
 
 
 def _head(text: str) -> str:
@@ -245,6 +245,7 @@ def _earlier(path: str, data: FileData, options: set[str], files: set[str]) -> F
             if not options.intersection(re.findall(r"\$\(CONFIG_(\w+)\)", line))
             and not files.intersection(_included(path, line))
         )  # fmt: skip
+        text = re.sub(r"^#ifdef \w+\n#endif\n", "", text, flags=re.M).rstrip("\n") + "\n"
     return FileData(text.encode(), data.executable)
 
 
