@@ -98,7 +98,8 @@ def _bar(group: presets.Preset, row: Mapping[str, Any], result: Mapping[str, Any
     """A row that its group shows in the chart."""
     if row["figure"] not in group.chart or row["ratio"] is None or row["cpus"] != result["comparisons"][0]["cpus"]:
         return None
-    return f"{group.chart[row['figure']]}, Linux {_version(result)}", row["ratio"]
+    on = f", {group.swap}" * bool(group.swap)
+    return f"{group.chart[row['figure']]}{on}, Linux {_version(result)}", row["ratio"]
 
 
 def _chart(bars: Sequence[Bar]) -> str:

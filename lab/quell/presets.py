@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quell import counters, forms, machine, sides, stats, workload
+from quell import counters, forms, machine, sides, source, stats, workload
 from quell.errors import QuellError, UsageError
 
-Claim = tuple[str, str, float]  # the figure, a kind as in the head of figures.toml, the bound or 0
-_CLAIM = re.compile(r"(\S+) (?:(<=|>=|\+-) ([\d.]+)|(not worse|same))")
+# The figure, a kind as in the head of figures.toml, the bound or 0, and a version of Linux or "".
+Claim = tuple[str, str, float, str]
+_CLAIM = re.compile(r"(\S+) (?:(<=|>=|\+-) ([\d.]+)|(not worse|same))(?: on ([\d.]+))?")
 _FOLDER = Path(__file__).parent
 # Before the name of a group: the same with machine.CLASSIC_LRU.
 _CLASSIC = "classic-"
@@ -46,10 +47,12 @@ def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
     tables = forms.read_toml(path)
     try:
         plain = name.removeprefix(_CLASSIC)
+        setting = f",{machine.CLASSIC_LRU}" * (name != plain)
+        plain, _, swap = (plain, "", "") if plain in tables else plain.rpartition("-")
         given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[plain].get("like", plain)], **tables[plain]}
         given |= given.pop("measure", {})
-        given = {key: value for key, value in given.items() if key not in ("like", "classic")}
-        setting = f",{machine.CLASSIC_LRU}" * (name != plain)
+        given = {key: value for key, value in given.items() if key not in ("like", "classic", "swaps")}
+        given |= {"swap": swap} if swap else {}
         if unknown := sorted(given.keys() - Preset.__annotations__.keys()):
             raise QuellError(f"there is no field {unknown[0]}")
         given |= {key: tuple(given.get(key, ())) for key in ("workloads", "cpus")}
@@ -74,13 +77,16 @@ def _claims(texts: Sequence[str], workloads: Sequence[str], runs: int) -> Iterat
                 raise QuellError(f"unknown figure {figure}")
             if match[4] == "not worse" and runs < stats.runs_needed(1):
                 raise QuellError(f"'{figure} not worse' needs {stats.runs_needed(1)} runs")
-            yield figure, match[2] or match[4], float(match[3] or 0)
+            if match[5] not in (None, *source.VERSIONS):
+                raise QuellError(f"'{text}' is of no version of Linux here")
+            yield figure, match[2] or match[4], float(match[3] or 0), match[5] or ""
 
 
 def group_names(path: Path = _FOLDER / "figures.toml") -> list[str]:
     """The names of the groups of figures.toml."""
-    tables = forms.read_toml(path)
-    return [*tables, *(_CLASSIC + name for name, one in tables.items() if isinstance(one, dict) and "classic" in one)]
+    tables = {name: one if isinstance(one, dict) else {} for name, one in forms.read_toml(path).items()}
+    names = [name + end for name, one in tables.items() for end in ("", *(f"-{swap}" for swap in one.get("swaps", ())))]
+    return [*names, *(_CLASSIC + name for name, one in tables.items() if "classic" in one)]
 
 
 def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> list[Preset]:
@@ -93,11 +99,13 @@ def groups(names: Sequence[str] = (), path: Path = _FOLDER / "figures.toml") -> 
 
 def check(group: Preset, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The claims of a group for a result: one row for each workload and claim, with ``holds``."""
-    return [_row(group, claim, one, result["sides"]) for one in result["comparisons"] for claim in group.claims]
+    linux = source.linux_of(result["environment"]["kernel_source"])
+    claims = [claim for claim in group.claims if claim[3] in ("", linux)]
+    return [_row(group, claim, one, result["sides"]) for one in result["comparisons"] for claim in claims]
 
 
 def _row(group: Preset, claim: Claim, comparison: Mapping[str, Any], sides: Sequence[Any]) -> dict[str, Any]:
-    name, kind, bound = claim
+    name, kind, bound, _ = claim
     figure = comparison["figures"].get(name, {"sides": {}})
     base, other = (figure["sides"].get(side["name"]) for side in sides[:2])
     if not base or not other:

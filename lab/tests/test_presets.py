@@ -81,6 +81,7 @@ WORK = '[t]\nsource = "s"\nconditions = "c"\nworkload = "zap"\nfigure = "elapsed
     (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s < 3"]', "is no claim"),
     (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s,nosuch <= 3"]', "unknown figure nosuch"),
     (presets.groups, '[a]\nmeasure = { runs = 3 }\nclaims = ["elapsed_s not worse"]', "needs 4 runs"),
+    (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s <= 3 on 7"]', "is of no version"),
     (presets.groups, '[a]\nsides = ["a=b"]', "no kernel 'b'"),
     (presets.groups, '[a]\nlike = "b"', "a cannot be used: 'b'"),
     (presets.groups, "a = 3", "a cannot be used"),
@@ -104,7 +105,7 @@ def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:
     }
     one = judge.comparison(plan("zap"), samples, SIDES, emulated=True)
     named = [{"name": side.name} for side in SIDES]
-    return {"sides": named, "comparisons": [one], "environment": {"accelerator": {"name": "tcg"}}}
+    return {"sides": named, "comparisons": [one], "environment": {"accelerator": {"name": "tcg"}, "kernel_source": "6.12.7"}}
 
 
 LOW, HIGH = [10.0, 11, 12, 13, 14], [20.0, 21, 22, 23, 24]
@@ -123,6 +124,7 @@ LOW, HIGH = [10.0, 11, 12, 13, 14], [20.0, 21, 22, 23, 24]
     ("elapsed_s same", [100.0] * 5, [102.5] * 5, True),  # within the tolerance
     ("flush_requests same", [4.0] * 5, [28.0] * 5, True),  # within the slack
     ("elapsed_s >= 1.5", [0.0] * 5, HIGH, False),  # no ratio
+    ("elapsed_s <= 0.6 on 6.12", HIGH, LOW, True),
 ])  # fmt: skip
 def test_claims(claim: str, stock: list[float], quell: list[float], holds: bool) -> None:
     [made] = presets._claims([claim], ["zap"], 5)
@@ -133,9 +135,11 @@ def test_claims(claim: str, stock: list[float], quell: list[float], holds: bool)
 
 def test_too_few_runs_prove_nothing() -> None:
     found = result(elapsed_s=(LOW, LOW))
+    other = presets.Preset("g", sides=SIDES, claims=(("elapsed_s", "<=", 0.1, "7.3"),))
+    assert presets.check(other, found) == []
     for side in SIDES:
         found["comparisons"][0]["figures"]["elapsed_s"]["sides"][side.name]["runs"] = LOW[:3]
-    group = presets.Preset("g", sides=SIDES, claims=(("elapsed_s", "not worse", 0.0),))
+    group = presets.Preset("g", sides=SIDES, claims=(("elapsed_s", "not worse", 0.0, ""),))
     [row] = presets.check(group, found)
     assert not row["holds"] and row["verdict"] == stats.too_few(1)
 
@@ -155,6 +159,8 @@ def test_the_projects_figures(monkeypatch: Patch, capsys: Capture) -> None:
     assert cli.main(["figures", "classic-luf-256M"]) == 1
     asked = compare.call_args.args[0]
     assert [side.settings for side in asked.sides] == [{"/sys/kernel/mm/lru_gen/enabled": "0"}] * 2
+    [zswap] = presets.groups(["swap-zswap"])
+    assert (zswap.swap, zswap.claims) == ("zswap", presets.load("swap", presets._FOLDER / "figures.toml").claims)
     assert cli.main(["figures", "nosuch"]) == 2
     assert "they are: luf-1G" in capsys.readouterr().err
 
