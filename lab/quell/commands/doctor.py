@@ -39,13 +39,14 @@ class Check:
 
 EXAMPLES = """\
 ./quell doctor
-./quell doctor --json
+./quell doctor --kernel 7.3 --json
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--kernel", default=source.DEFAULT, choices=source.VERSIONS, help="the version of Linux")
 
 
 def _programs() -> Iterator[Check]:
@@ -96,12 +97,12 @@ def _python() -> Iterator[Check]:
         yield Check("python", "ok", "the Python packages are here")
 
 
-def _machine(cache: Cache) -> Iterator[Check]:
+def _machine(cache: Cache, linux: str) -> Iterator[Check]:
     probe = cache.root
     while not probe.exists():
         probe = probe.parent
     free = shutil.disk_usage(probe).free
-    have_source = source.present_source(cache) is not None
+    have_source = source.present_source(cache, linux) is not None
     needed = 3_000_000_000 if have_source else source.NEEDED_SPACE
     detail = f"{ui.size(free)} free for {cache.root}, about {ui.size(needed)} needed"
     if free >= needed:
@@ -115,10 +116,10 @@ def _machine(cache: Cache) -> Iterator[Check]:
     yield Check("processors", "ok", str(os.cpu_count()))
 
 
-def _kernels(cache: Cache) -> Iterator[Check]:
-    tree = source.present_source(cache)
+def _kernels(cache: Cache, linux: str) -> Iterator[Check]:
+    tree, command = source.present_source(cache, linux), f"./quell build --kernel {linux}"
     if tree is None:
-        yield Check("source", "pending", "fetched when first needed", "./quell build")
+        yield Check("source", "pending", "fetched when first needed", command)
         return
     made = source.MADE_WITH[tree.linux]
     with_other = f"; the hooks were made with {made}" if tree.version != made else ""
@@ -127,10 +128,10 @@ def _kernels(cache: Cache) -> Iterator[Check]:
         try:
             kernel = build.finished_kernel(name, tree, cache) or build.finished_kernel(name + build.EXT4, tree, cache)
         except QuellError as error:
-            yield Check(f"{name} kernel", "missing", error.message, f"./quell build {name}")
+            yield Check(f"{name} kernel", "missing", error.message, f"{command} {name}")
             continue
         if kernel is None:
-            yield Check(f"{name} kernel", "pending", "built when first needed", f"./quell build {name}")
+            yield Check(f"{name} kernel", "pending", "built when first needed", f"{command} {name}")
         else:
             yield Check(f"{name} kernel", "ok", f"{kernel.release}, {kernel.image}")
 
@@ -166,22 +167,22 @@ def _no_access(status: os.stat_result, emulated: str) -> tuple[str, str]:
     return detail, f"sudo usermod -aG {name} {user}, then log in again"
 
 
-def checks(cache: Cache) -> list[Check]:
+def checks(cache: Cache, linux: str) -> list[Check]:
     """Everything, in the order printed."""
     return [
         *_programs(),
         *_workloads(),
         *_packages(),
         *_python(),
-        *_machine(cache),
+        *_machine(cache, linux),
         *_accelerator(cache),
-        *_kernels(cache),
+        *_kernels(cache, linux),
     ]
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the list."""
-    found = checks(Cache())
+    found = checks(Cache(), args.kernel)
     ok = all(check.state != "missing" for check in found)
     if args.json:
         report = {"schema": SCHEMA, "ok": ok, "checks": [asdict(check) for check in found]}

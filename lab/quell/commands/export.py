@@ -45,8 +45,8 @@ def main(args: argparse.Namespace) -> int:
     only = sides.names([args.only or ""])
     if args.only is not None and not only:
         raise UsageError(f"--only: '{args.only}' is not a list of names")
-    series.select(series.read(tree.kernel_dir()), only)
     own = None if args.kernel in source.VERSIONS else source.plain_tree(Path(args.kernel))
+    series.select(series.read(tree.kernel_dir(), source.linux_of(own[1] if own else args.kernel)), only)
     export.make_target(args.dir)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
     if own is None:
