@@ -4,12 +4,11 @@ set -e
 PATH=$PATH:/usr/sbin:/sbin
 I=/dev/shm/image M=/mnt T=PROGRAM
 
-# make TYPE [OPTIONS]. Not "mount -o loop": mount(8) would keep the loop device open for writing,
-# which a kernel may refuse.
+# make TYPE [OPTIONS]
 make() {
 	truncate -s 400M $I
 	mkfs.$1 $I >/dev/null 2>&1
-	mount $2 $(losetup -f --show $I) $M
+	mount -o loop $2 $I $M
 }
 
 # read_only COMMAND: it makes the image of the selftest's files in /dev/shm/src.
@@ -17,7 +16,7 @@ read_only() {
 	mkdir /dev/shm/src
 	"$T" --make /dev/shm/src
 	"$@" >/dev/null
-	mount -r $(losetup -f -r --show $I) $M
+	mount -o loop,ro $I $M
 }
 
 # A block group smaller than 100M has no free space cache. mkfs.btrfs has -O instead of -R after
@@ -27,5 +26,5 @@ make_btrfs() {
 	for o in R O; do
 		mkfs.btrfs -f -$o ^free-space-tree $I >/dev/null 2>&1 && break
 	done
-	mount -o $1 $(losetup -f --show $I) $M
+	mount -o loop,$1 $I $M
 }
