@@ -21,6 +21,8 @@
 /* The lab's cgroup of a command. */
 #define RECLAIM		"/sys/fs/cgroup/quell/memory.reclaim"
 #define MAX_THREADS	256
+/* Enough for a 99th percentile. */
+#define FAULTS		5000
 
 static int stop;
 
@@ -121,17 +123,18 @@ static void *write_and_time(void *arg)
 	return NULL;
 }
 
-static void measure_faults(size_t bytes, uint64_t rounds)
+static void measure_faults(size_t bytes)
 {
+	uint64_t end = now_ns() + 60 * NSEC_PER_SEC;
 	struct writer w = { .region = map_anonymous(bytes), .pages = bytes / PAGE_BYTES };
 
 	memset(w.region, 1, bytes);
 	start_thread(&w.thread, write_and_time, &w);
-	for (uint64_t round = 0; round < 16 * rounds; round++)
+	while (__atomic_load_n(&w.took.count, __ATOMIC_RELAXED) < FAULTS && now_ns() < end)
 		by_madvise(w.region, bytes);
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 	pthread_join(w.thread, NULL);
-	if (w.took.count < 1000)
+	if (w.took.count < FAULTS)
 		die("Only %llu writes faulted.", (unsigned long long)w.took.count);
 	figure("fault_p99_us", times_percentile_us(&w.took, 0.99), "us");
 	munmap(w.region, bytes);
@@ -163,6 +166,6 @@ int main(int argc, char **argv)
 	for (uint64_t t = 1; t < threads; t++)
 		pthread_join(spinner[t], NULL);
 	__atomic_store_n(&stop, 0, __ATOMIC_RELAXED);
-	measure_faults(mb << 20, rounds);
+	measure_faults(mb << 20);
 	return 0;
 }
