@@ -2,7 +2,7 @@
 """The project's figures as a page (Markdown) with a chart (SVG), from kept results.
 
 A group has a section for each version of Linux. Sections with a result in the cache are
-updated; the others, and all text before the first section, stay.
+updated; the others, their bars in the chart, and all text before the first section, stay.
 """
 
 import re
@@ -31,21 +31,23 @@ def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for _, one in results.kept(cache):
         newest.setdefault((one["preset"], _version(one)), one)
-    made, bars = {}, []
+    chart = page.with_suffix(".svg")
+    made, bars = {}, _drawn(chart)
     for group in groups:
         for version in source.VERSIONS:
             if result := newest.get((group.name, version)):
                 rows = presets.check(group, result)
                 made[f"## {group.name}, Linux {version}"] = _section(group, result, rows)
-                bars += [bar for row in rows if (bar := _bar(group, row, result))]
+                bars |= dict(bar for row in rows if (bar := _bar(group, row, result)))
     if not made:
         raise UsageError("no result of these groups is kept; ./quell figures GROUP makes one")
     sections |= made
     order = [f"## {name}, Linux {version}" for name in presets.group_names() for version in source.VERSIONS]
     ordered = sorted(sections, key=lambda head: order.index(head) if head in order else len(order))
     write_atomic(page, preamble + "\n\n".join(sections[head] for head in ordered) + "\n")
+    labels = [label for group in presets.groups(()) for version in source.VERSIONS for label in _labels(group, version).values()]
     if bars:
-        write_atomic(page.with_suffix(".svg"), _chart(bars))
+        write_atomic(chart, _chart([(label, bars[label]) for label in labels if label in bars]))
     return len(made), len(sections)
 
 
@@ -98,8 +100,20 @@ def _bar(group: presets.Preset, row: Mapping[str, Any], result: Mapping[str, Any
     """A row that its group shows in the chart."""
     if row["figure"] not in group.chart or row["ratio"] is None or row["cpus"] != result["comparisons"][0]["cpus"]:
         return None
+    return _labels(group, _version(result))[row["figure"]], row["ratio"]
+
+
+def _labels(group: presets.Preset, version: str) -> dict[str, str]:
+    """The labels of a group's bars, by figure."""
     on = f", {group.swap}" * bool(group.swap)
-    return f"{group.chart[row['figure']]}{on}, Linux {_version(result)}", row["ratio"]
+    return {figure: f"{text}{on}, Linux {version}" for figure, text in group.chart.items()}
+
+
+def _drawn(chart: Path) -> dict[str, float]:
+    """The bars of a chart that _chart() made: a label ends where the bar begins, its ratio follows."""
+    texts = [] if not chart.exists() else [e for e in ET.parse(chart).getroot() if e.tag.endswith("}text")]
+    pairs = zip(texts, texts[1:])
+    return {str(label.text): float(str(ratio.text)) for label, ratio in pairs if label.get("text-anchor") == "end"}
 
 
 def _chart(bars: Sequence[Bar]) -> str:

@@ -51,7 +51,8 @@ def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
         plain, _, swap = (plain, "", "") if plain in tables else plain.rpartition("-")
         given = {"sides": ["stock=stock", "quell=quell"], **tables[tables[plain].get("like", plain)], **tables[plain]}
         given |= given.pop("measure", {})
-        given = {key: value for key, value in given.items() if key not in ("like", "classic", "swaps")}
+        other = ("like", "classic", "swaps", *(("chart",) if setting else ()))
+        given = {key: value for key, value in given.items() if key not in other}
         given |= {"swap": swap} if swap else {}
         if unknown := sorted(given.keys() - Preset.__annotations__.keys()):
             raise QuellError(f"there is no field {unknown[0]}")

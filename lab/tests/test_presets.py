@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,4 +206,10 @@ def test_the_page_of_kept_results(tmp_path: Path, cache: Cache, capsys: Capture)
     assert "| shootdown IPIs | at most 0.08 | 120 | 7 | 0.058 |  |" in text
     assert "elapsed, s (emulated)" in text and "does not hold" not in text
     assert "0.058" in page.with_suffix(".svg").read_text()
+    for folder in cache.results.iterdir():
+        kept["preset"], kept["environment"]["kernel_source"] = "luf-1G", "6.12.117"
+        results.save(folder, kept)
+    assert cli.main(["figures", "--page", str(page)]) == 0
+    drawn = re.findall(r">([^<>]*), Linux (6.12|7.3)</", page.with_suffix(".svg").read_text())
+    assert [version for _, version in drawn] == ["6.12", "6.12", "7.3"], "bars without a result stay, in the groups' order"
     assert cli.main(["figures", "--page", str(tmp_path)]) == 2
