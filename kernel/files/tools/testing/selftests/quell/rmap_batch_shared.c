@@ -53,11 +53,11 @@ static long minor_faults(void)
 /* Since 6.15 Linux reuses the pages of a large folio that one process alone still maps. */
 static bool linux_reuses(void)
 {
-	unsigned int major = 0, minor = 0;
+	unsigned int major, minor;
 	struct utsname name;
 
-	uname(&name);
-	sscanf(name.release, "%u.%u", &major, &minor);
+	if (uname(&name) || sscanf(name.release, "%u.%u", &major, &minor) != 2)
+		die("uname");
 	return major > 6 || (major == 6 && minor >= 15);
 }
 
@@ -82,7 +82,8 @@ static void write_exclusive(struct region *r, unsigned int act, uint32_t gen, bo
 		reused = PAGEMAP_PFN(before) == PAGEMAP_PFN(after);
 		if (!shared && !reused)
 			bad("page %lu was exclusive and has been copied", i);
-		if (must_copy && shared && reused && flags & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) &&
+		if (must_copy && shared && reused &&
+		    flags & (KPF_COMPOUND_HEAD | KPF_COMPOUND_TAIL) &&
 		    (act == MIGRATE || flags & KPF_SWAPCACHE))
 			bad("page %lu was shared and has not been copied", i);
 		/* Migration must keep the PTE writable. */
