@@ -65,6 +65,17 @@ static inline uint64_t parse_number(const char *what, const char *text,
 	return value;
 }
 
+#define RANDOM_START	88172645463325252ULL	/* any but 0 */
+
+/* Marsaglia's xorshift. */
+static inline uint64_t next_random(uint64_t *x)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
 /* Less is better. */
 static inline void figure(const char *name, double value, const char *unit)
 {

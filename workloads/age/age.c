@@ -39,14 +39,11 @@
 #define FIRST_KB	16
 #define SIZES		5		/* 16 KB to 256 KB */
 
-static uint64_t state = 88172645463325252ULL;	/* any but 0 */
+static uint64_t state = RANDOM_START;
 
 static uint64_t draw(uint64_t below)
 {
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (state >> 11) % below;
+	return (next_random(&state) >> 11) % below;
 }
 
 /* --- Kernel statistics --------------------------------------------------------- */

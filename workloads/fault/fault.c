@@ -34,18 +34,13 @@ static inline uint64_t in_order(uint32_t *order, uint64_t pages, uint64_t stride
 /* The first half of the shuffled pages is touched. */
 static inline uint64_t at_random(uint32_t *order, uint64_t pages, uint64_t stride)
 {
-	uint64_t x = 88172645463325252ULL;	/* any but 0 */
+	uint64_t x = RANDOM_START;
 
 	in_order(order, pages, stride);
 	for (uint64_t i = pages - 1; i > 0; i--) {
-		uint64_t j;
-		uint32_t page;
+		uint64_t j = next_random(&x) % (i + 1);
+		uint32_t page = order[i];
 
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
-		j = x % (i + 1);
-		page = order[i];
 		order[i] = order[j];
 		order[j] = page;
 	}

@@ -105,13 +105,11 @@ static long faults_of_thread(void)
 static void *write_and_time(void *arg)
 {
 	struct writer *w = arg;
-	uint64_t x = 88172645463325252ULL, start, end;
+	uint64_t x = RANDOM_START, start, end;
 	long before, faults = faults_of_thread();
 
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
+		next_random(&x);
 		before = faults;
 		start = now_ns();
 		*(volatile uint64_t *)(w->region + x % w->pages * PAGE_BYTES) = x;

@@ -28,14 +28,6 @@ struct writer {
 	struct times took;
 };
 
-static uint64_t next_random(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
-
 static uint64_t mark(uint64_t page, uint32_t generation)
 {
 	return (page << 32 | generation) * 0x9e3779b97f4a7c15ULL | 1;
@@ -63,7 +55,7 @@ static void check_page(const char *at, uint64_t page, uint32_t generation)
 static void *write_pages(void *arg)
 {
 	struct writer *w = arg;
-	uint64_t x = 88172645463325252ULL + w->number;
+	uint64_t x = RANDOM_START + w->number;
 	uint64_t own = (w->pages - w->number + w->of - 1) / w->of;
 
 	for (uint64_t i = 0; i < own; i++) {
