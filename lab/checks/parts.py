@@ -19,7 +19,7 @@ def part_of(nodeid: str) -> str:
 
 
 class Parts:
-    """A plugin for pytest, instead of its own report.
+    """A plugin for pytest, instead of its own report; ``cases`` has the results of parts that have not ended.
 
     ``resume``: parts that passed with the same inputs are left out. Without ``kept`` nothing is
     recorded.
@@ -29,13 +29,14 @@ class Parts:
         # Before any part runs: a file that changes meanwhile has not been tested.
         self.keys = {part: record.inputs(part) for part in wanted}
         self.kept = kept
-        self.earlier = {
-            part: date for part, key in self.keys.items() if resume and kept and (date := kept.passed_on(part, key))
-        }
         self.count = Counter[str]()
-        self.cases: dict[str, list[Case]] = {part: [] for part in wanted}
-        self.started: dict[str, float] = {}
-        self.ended: set[str] = set()
+        self.cases: dict[str, list[Case]] = {}
+        self.started = time.monotonic()
+        for part, key in self.keys.items():
+            if date := resume and kept and kept.passed_on(part, key):
+                print(f"{part}: passed on {date} with the same inputs", flush=True)
+            else:
+                self.cases[part] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -44,15 +45,6 @@ class Parts:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.cases[part_of(report.nodeid)].append(Case("its file", "failed", report.longreprtext))
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        left = dict(self.earlier)
-        for item in list(items):
-            part = part_of(item.nodeid)
-            if date := left.pop(part, ""):
-                item.add_marker(pytest.mark.skip(f"passed on {date} with the same inputs"))
-            elif part in self.earlier:
-                items.remove(item)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
@@ -65,28 +57,20 @@ class Parts:
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
         part = part_of(item.nodeid)
-        if part not in self.earlier:
-            ui.note(f"--- {part}: {item.name}")
-        self.started.setdefault(part, time.monotonic())
+        ui.note(f"--- {part}: {item.name}")
         result = yield
         if nextitem is None or part_of(nextitem.nodeid) != part:
             self._end(part)
         return result
 
     def _end(self, part: str) -> None:
-        self.ended.add(part)
-        cases = self.cases[part]
-        date = self.earlier.get(part)
-        if date and not any(case.status == "failed" for case in cases):
-            print(f"{part}: passed on {date} with the same inputs", flush=True)
-            return
-        if not cases:
-            cases.append(Case(part, "failed", "nothing was tested"))
+        cases = self.cases.pop(part) or [Case(part, "failed", "nothing was tested")]
         for case in cases:
             if case.status == "failed":
                 print(f"not ok: {case.name}\n{case.why}".rstrip("\n"))
         count = Counter(case.status for case in cases)
-        took = time.monotonic() - self.started.get(part, time.monotonic())
+        took = time.monotonic() - self.started
+        self.started += took
         print(f"{part}: {_sum(count)} in {ui.duration(took)}", flush=True)
         self.count += count
         if self.kept:
@@ -94,7 +78,7 @@ class Parts:
 
     def finish(self) -> bool:
         """Print the sum; True if nothing failed. A part without any test has failed."""
-        for part in self.cases.keys() - self.ended:
+        for part in list(self.cases):
             self._end(part)
         print(_sum(self.count))
         return not self.count["failed"]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from checks.cases import Case
 from quell import build, prereq, qemu, source, ui, version
-from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
 
 # The result of a part depends on the kernel source, the system, and these files.
@@ -18,26 +17,19 @@ _INPUTS = (
 )
 # Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
-# Parts that only compile and boot do not depend on docs and the lab's own tests.
-_LAB = (
-    "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt", "lab/requirements-test.txt", "quell",
+# All other parts only compile and boot: they do not depend on docs and the lab's own tests.
+_DEPEND_ON_ALL = ("lab", "report", "export", "models", "own", "deb")
+_GUESTS = (
+    "kernel", "workloads", "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt",
+    "lab/requirements-test.txt", "quell",
 )  # fmt: skip
-_GUESTS = ("kernel", "workloads", *_LAB)
-_INPUTS_OF = {
-    "models": ("models", *_LAB),
-    **dict.fromkeys(("checkpatch", "w1", "builds", "coccinelle"), ("kernel", *_LAB)),
-    **dict.fromkeys(
-        ("kunit", "vm", "torture", "mutants", "selftests", "stress", "faults", "programs", "fuzz", "sanitizers",
-         "distro"),
-        _GUESTS,
-    ),
-}
+
 
 def inputs(part: str) -> str:
     """A digest of all files in the repository that ``part`` depends on."""
     digest = hashlib.sha256()
     root = repo_root()
-    for name in _INPUTS_OF.get(part, _INPUTS):
+    for name in _INPUTS if part in _DEPEND_ON_ALL else _GUESTS:
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             parts = path.relative_to(root).parts
@@ -46,8 +38,6 @@ def inputs(part: str) -> str:
                 digest.update(f"{'/'.join(parts)}\0{content}\0".encode())
     return digest.hexdigest()
 
-
-# --- the record ----------------------------------------------------------------
 
 _HEAD = """<!-- SPDX-License-Identifier: GPL-2.0-only -->
 # The last `./quell test{}`, part by part
@@ -64,24 +54,18 @@ class Record:
     """The last result of each part: a file with a table, for readers and for ``--resume``.
 
     Without ``file`` it is in the cache; ``full``: for the long forms. A damaged file is ignored.
-    UsageError if it cannot be written.
     """
 
     def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
         self.file = file or cache.folder("checks") / f"record{'-full' if full else ''}.md"
-        self._cache, self._full, self._commit = cache, full, version.quell()
-        self._rows: dict[str, list[str]] = {}
-        try:
-            lines = self.file.read_text().splitlines()
-        except (OSError, ValueError):
-            lines = []
-        head = _HEAD.format(" --full" if full else "").splitlines()
-        if lines[: len(head)] == head:
-            rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[len(head) :]]
-            self._rows = {row[0]: row for row in rows if len(row) == 9}
+        self._cache, self._head = cache, _HEAD.format(" --full" if full else "")
+        text = self.file.read_text(errors="replace") if self.file.exists() else ""
+        lines = text.removeprefix(self._head).splitlines() if text.startswith(self._head) else []
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        self._rows = {row[0]: row for row in rows if len(row) == 9}
 
     def _digest(self, key: str) -> str:
-        return hashlib.sha256(f"{key}; {self._full}; {_system(self._cache)}".encode()).hexdigest()[:12]
+        return hashlib.sha256(f"{key}; {self._head}; {_system(self._cache)}".encode()).hexdigest()[:12]
 
     def passed_on(self, name: str, key: str) -> str:
         """Date on which the part passed, if its last run had the inputs ``key`` and passed; else ""."""
@@ -92,16 +76,12 @@ class Record:
         """Record the results of a part that just ran, with the inputs ``key``."""
         count = Counter(case.status for case in cases)
         why = Counter(" ".join(case.why.split()).replace("|", "/") for case in cases if case.status == "skipped")
-        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
         self._rows[name] = [
-            name, *(str(count[word]) for word in ("passed", "failed", "skipped")), ui.duration(seconds), when,
-            self._commit, self._digest(key), "; ".join(f"{text} ({n})" for text, n in why.items()),
+            name, *(str(count[word]) for word in ("passed", "failed", "skipped")), ui.duration(seconds),
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime()), version.quell(), self._digest(key),
+            "; ".join(f"{text} ({n})" for text, n in why.items()),
         ]  # fmt: skip
-        lines = [f"| {' | '.join(row)} |" for row in self._rows.values()]
-        try:
-            write_atomic(self.file, _HEAD.format(" --full" if self._full else "") + "\n".join(lines) + "\n")
-        except OSError as error:
-            raise UsageError(f"{self.file} cannot be written: {error.strerror}") from error
+        write_atomic(self.file, self._head + "".join(f"| {' | '.join(row)} |\n" for row in self._rows.values()))
 
 
 def _system(cache: Cache) -> str:

@@ -141,14 +141,11 @@ def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
     assert [line.split("|")[1:5] for line in table[1:]] == [
         [" one ", " 2 ", " 0 ", " 1 "], [" two ", " 0 ", " 2 ", " 1 "], [" five ", " 0 ", " 0 ", " 1 "],
     ]  # fmt: skip
-    code, out = run(start, *wanted, "--resume", "--junit", "a.xml")
+    code, out = run(start, *wanted, "--resume")
     assert code == 1 and re.match(r"one: passed on .* with the same inputs\nnot ok: test_a\n", out)
     assert out.endswith("\n0 passed, 2 failed, 2 skipped\n")
-    skipped = ET.parse(tmp_path / "a.xml").findall(".//skipped")
-    assert str(skipped[0].get("message")).endswith(" with the same inputs")
-    (tmp_path / "parts/check_one.py").write_text("import nowhere")
     code, out = run(start, "--record", "full.md", "--only", "one", "--resume")
-    assert code == 1 and "No module named 'nowhere'" in out and "0 passed, 1 failed" in out
+    assert code == 0 and re.match(r"one: passed on .* with the same inputs\n0 passed, 0 failed, 0 skipped\n$", out)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -161,12 +158,12 @@ def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) 
     assert not Path((tmp_path / "here").read_text()).exists()
 
 
-@pytest.mark.parametrize("words", [
-    "--ktap /nowhere/x", "--junit /nowhere/x", "--record /nowhere/x", "--build no-such", "--only seven",
+@pytest.mark.parametrize(("words", "code"), [
+    ("--ktap /nowhere/x", 1), ("--junit /nowhere/x", 1), ("--record /nowhere/x", 1), ("--build no-such", 2), ("--only seven", 2),
 ])  # fmt: skip
-def test_wrong_usage(words: str, monkeypatch: Patch) -> None:
+def test_wrong_usage(words: str, code: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(test_command, "_install", lambda _: None)
-    assert cli.main(["test", *words.split()]) == 2
+    assert cli.main(["test", *words.split()]) == code
 
 
 def test_each_part_is_a_module_with_its_marker_and_inputs() -> None:
@@ -176,8 +173,8 @@ def test_each_part_is_a_module_with_its_marker_and_inputs() -> None:
     assert {*test_command.PARTS} == modules.keys()
     assert all(f"\npytestmark = pytest.mark.{name}\n" in text for name, text in modules.items())
     assert all(f"\n  {name} " in str(test_command.__doc__) for name in test_command.PARTS)
-    assert set(record._INPUTS_OF) <= set(test_command.PARTS)
-    assert all((repo_root() / name).exists() for names in record._INPUTS_OF.values() for name in names)
+    assert set(record._DEPEND_ON_ALL) <= set(test_command.PARTS)
+    assert all((repo_root() / name).exists() for name in (*record._INPUTS, *record._GUESTS))
 
 
 # --- the record ------------------------------------------------------------------
@@ -220,5 +217,5 @@ def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> No
 
     assert changed_by("lab/quell/__pycache__/x.pyc", "notes", "docs/full-test.md") == set()
     changed = changed_by("lab/tests/test_x.py", "docs/x.md")
-    assert {"lab", "export", "report"} <= changed and not changed & {"vm", "builds", "models"}
+    assert {"lab", "export", "report"} <= changed and not changed & {"vm", "builds", "w1"}
     assert changed_by("lab/quell/x.py") == changed_by("lab/checks/x.toml") == set(test_command.PARTS)
