@@ -12,17 +12,16 @@ function of Quell. In a hooked function of Linux it is a failure unless stock Li
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import pytest
 
-from checks import check_kunit as kunit, scenario, steps
+from checks import check_kunit as kunit, scenario, steps, tap
 from checks.benches import BRD, XFS
-from checks.cases import Case, Results
-from checks.tap import read_tap, tap_comments
+from checks.cases import Results
 from quell import build, machine, placement, prereq, source, tree, ui, workload
 from quell.errors import QuellError
 from quell.frames import DATA_DIR
@@ -46,10 +45,13 @@ PROGRAMS = (
 # Load for stock, which passes or skips it.
 _ANY_KERNEL = ("early_ack 500",)
 
-_FRAME = re.compile(r"^\s+(\w+)(?:\.\w+)*\+0x")
 _STAMP = re.compile(r"^\[[^]]*\](?:\[[^]]*\])? ?")
-_ACCESS = re.compile(r"(?:reads?|writes?|assert no writes|assert no accesses|race at unknown)\b.* (?:to|by) ", re.I)
-_KCSAN = re.compile(r"BUG: KCSAN: (.*)$")
+_KCSAN = re.compile(r"BUG: KCSAN: (.*)\n((?:.*\n)*?)(?======)")
+# An access, and below it the function.
+_ACCESS = re.compile(
+    r"^.*(?:reads?|writes?|assert no writes|assert no accesses|race at unknown)\b.* (?:to|by) .*\n[ \t]+(\w+)(?:\.\w+)*\+0x",
+    re.I | re.M,
+)
 _OTHER = re.compile(
     r"(UBSAN: .*|ODEBUG: .*|BUG: (?!KCSAN).*|WARNING: .*|(?:smp: )?csd: .*|INFO: .*(?:stall|hung).*"
     r"|\d+ new suspected memory leaks.*|page_poisoning: .*|kernel BUG at .*)$"
@@ -62,27 +64,16 @@ class Race:
     """A report of KCSAN: its title, the functions of the accesses, all of its lines."""
 
     title: str
-    where: tuple[str, ...]
+    where: frozenset[str]
     text: str
 
 
 def races(log: str) -> list[Race]:
-    """The reports of KCSAN in a kernel's log, each title once."""
+    """The complete reports of KCSAN in a kernel's log, each title once."""
     found: dict[str, Race] = {}
-    lines: list[str] = []
-    for line in [_STAMP.sub("", line) for line in log.replace("\r", "").splitlines()]:
-        if match := _KCSAN.search(line):
-            lines = [match[1]]
-        elif lines and line.startswith("====="):
-            where = [
-                frame[1]
-                for above, below in zip(lines, lines[1:], strict=False)
-                if _ACCESS.search(above) and (frame := _FRAME.match(below))
-            ]
-            found.setdefault(lines[0], Race(lines[0], tuple(where), "\n".join(lines)))
-            lines = []
-        elif lines:
-            lines.append(line)
+    text = "\n".join(_STAMP.sub("", line) for line in log.replace("\r", "").splitlines())
+    for title, report in _KCSAN.findall(text):
+        found.setdefault(title, Race(title, frozenset(_ACCESS.findall(report)), f"{title}\n{report}".rstrip()))
     return list(found.values())
 
 
@@ -117,131 +108,82 @@ def hooked_functions(part: tree.KernelPart) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Races in Quell's functions, in hooked functions (to be compared with stock), and others."""
-
-    ours: tuple[Race, ...]
-    hooked: tuple[Race, ...]
-    others: tuple[Race, ...]
-
-
-def judge(found: Iterable[Race], own: set[str], hooked: set[str]) -> Judgement:
-    """Sort races by the functions of the two accesses."""
-    groups: tuple[list[Race], ...] = ([], [], [])
-    for race in found:
-        groups[0 if own & {*race.where} else 1 if hooked & {*race.where} else 2].append(race)
-    return Judgement(*(tuple(group) for group in groups))
-
-
-@dataclass(frozen=True)
-class Said:
-    """A guest's output: of the selftests, of kmemleak, and the kernel's log.
-
-    ``whole``: the guest finished; otherwise the log is the console's.
-    """
-
-    tests: str
-    leaks: str
-    log: str
-    whole: bool
-
-    @classmethod
-    def of(cls, guest: machine.GuestResult) -> Self:
-        """Split a guest's output."""
-        before, found, log = guest.stdout.partition(f"{_LOG}\n")
-        tests, _, leaks = before.partition(f"{_LOG} leaks\n")
-        return cls(tests, leaks, log if found else guest.console, bool(found))
-
-    def results(self) -> list[Case]:
-        """The results of the selftests."""
-        found = []
-        for part in self.tests.split("@quell test ")[1:]:
-            name, _, text = part.partition("\n")
-            for status, tests in zip(("passed", "failed", "skipped"), read_tap(text), strict=True):
-                found += [Case(f"{name}: {test}", status, tap_comments(text, test)) for test in tests]
-        return found
-
-    def entire(self) -> str:
-        """The whole output, for a log."""
-        return f"{self.tests}\n{_LOG} leaks\n{self.leaks}\n{_LOG}\n{self.log}"
-
-    def problems(self) -> list[str]:
-        """All complaints of sanitizers, except races."""
-        early = [] if self.whole else ["the guest did not finish"]
-        return complaints(self.log) + _LEAK.findall(self.leaks) + early
-
-
-@dataclass(frozen=True)
-class _Bench:
-    """A kernel and its load."""
+class Bench:
+    """A kernel with its load: selftests, from a folder and on an empty disk, and workloads."""
 
     image: Path
     folder: Path
     disk: Path
     cache: Cache
 
-    def test(self, programs: Sequence[str]) -> Said:
-        """Boot with the KUnit tests, and run selftests."""
-        guest = machine.run_script(
-            self.image, self._script(programs), cpus=_CPUS, nodes=(_NODE, _NODE), data=self.disk,
-            append=(*_APPEND, "kunit.enable=1"), timeout=_TIMEOUT_S, boot_timeout=_TIMEOUT_S,
-            fail_on_oops=False, cache=self.cache,
+    def run(self, programs: Sequence[str]) -> list[machine.GuestResult]:
+        """The guests: one with ``programs``, and one for each workload; QuellError if that fails."""
+        guests = [
+            self._guest(
+                load(programs, self.folder), cpus=_CPUS, nodes=(_NODE, _NODE), data=self.disk,
+                append=(*_APPEND, "kunit.enable=1"),
+            )
+        ]  # fmt: skip
+        for one in workload.select(WORKLOADS):
+            ready = workload.prepare(one, machine.parse_memory("256M"), self.cache, {})
+            guests.append(self._guest(
+                f"{shlex.join(ready.argv)} || failed=1", memory="512M", data=ready.data, stage=ready.programs,
+                append=_APPEND,
+            ))  # fmt: skip
+            if guests[-1].exit_code:
+                raise QuellError(f"{one.name} failed", detail=guests[-1].stderr or guests[-1].console[-2000:])
+        return guests
+
+    def _guest(self, text: str, **how: Any) -> machine.GuestResult:
+        return machine.run_script(
+            self.image, scenario.shell("sanitizers.sh", LOAD=text), timeout=_TIMEOUT_S, boot_timeout=_TIMEOUT_S,
+            fail_on_oops=False, cache=self.cache, **how,
         )  # fmt: skip
-        return Said.of(guest)
-
-    def work(self, one: workload.Workload) -> Said:
-        """Run a workload; QuellError if that fails."""
-        ready = workload.prepare(one, machine.parse_memory("256M"), self.cache, {})
-        guest = machine.run_script(
-            self.image, scenario.shell("sanitizers.sh", LOAD=f"{shlex.join(ready.argv)} || failed=1"), memory="512M",
-            data=ready.data, stage=ready.programs, append=_APPEND, timeout=_TIMEOUT_S,
-            boot_timeout=_TIMEOUT_S, fail_on_oops=False, cache=self.cache,
-        )  # fmt: skip
-        if guest.exit_code:
-            raise QuellError(f"{one.name} failed", detail=guest.stderr or guest.console[-2000:])
-        return Said.of(guest)
-
-    def _script(self, programs: Sequence[str]) -> str:
-        """A line with its name precedes the output of each program."""
-        lines = [XFS]
-        for program in programs:
-            words = f"{self.folder}/{program.replace('DATA', DATA_DIR)}"
-            lines.append(f"echo '@quell test {program.split()[0]}'; {words} 2>&1 || [ $? = 4 ] || failed=1")
-        return scenario.shell("sanitizers.sh", LOAD="\n".join(lines))
 
 
-def _at_work(bench: _Bench, programs: Sequence[str]) -> list[Said]:
-    """The selftests first, then the workloads."""
-    return [bench.test(programs), *(bench.work(one) for one in workload.select(WORKLOADS))]
+def load(programs: Sequence[str], folder: Path) -> str:
+    """Shell that runs programs of ``folder``. A line with its name precedes the output of each."""
+    lines = [XFS]
+    for program in programs:
+        words = f"{folder}/{program.replace('DATA', DATA_DIR)}"
+        lines.append(f"echo '@quell test {program.split()[0]}'; {words} 2>&1 || [ $? = 4 ] || failed=1")
+    return "\n".join(lines)
 
 
-def _races_in_stock(bench: _Bench, kernel_source: source.Source) -> set[str]:
-    """Titles of the races in stock."""
-    kernel = build.build_kernels(kernel_source, ("kcsan-stock",), bench.cache)["kcsan-stock"]
-    stock = _Bench(kernel.image, bench.folder, bench.disk, bench.cache)
-    return {race.title for said in _at_work(stock, _ANY_KERNEL) for race in races(said.log)}
+def log_of(guest: machine.GuestResult) -> str:
+    """The kernel's log: the console's if the guest did not finish."""
+    return guest.stdout.partition(f"{_LOG}\n")[2] or guest.console
 
 
-def look(results: Results, name: str, bench: _Bench, kernel_source: source.Source) -> None:
+def problems(guest: machine.GuestResult) -> list[str]:
+    """All complaints of sanitizers, except races."""
+    early = [] if f"{_LOG}\n" in guest.stdout else ["the guest did not finish"]
+    return [*complaints(log_of(guest)), *_LEAK.findall(guest.stdout), *early]
+
+
+def look(results: Results, name: str, bench: Bench, kernel_source: source.Source) -> None:
     """Run the load on the kernel ``name``, and judge its complaints."""
-    said = _at_work(bench, PROGRAMS)
-    for number, each in enumerate(said):
-        steps.keep(bench.cache.logs / "sanitizers", f"{name}-{kernel_source.linux}.{number}", each.entire())
-    results.add(*said[0].results(), *kunit.read_log(said[0].log, kernel_source, bench.cache))
-    problems = [text for each in said for text in each.problems()]
+    guests = bench.run(PROGRAMS)
+    for number, guest in enumerate(guests):
+        steps.keep(
+            bench.cache.logs / "sanitizers", f"{name}-{kernel_source.linux}.{number}", f"{guest.stdout}\n{guest.console}"
+        )
+    results.add(*tap.read(guests[0].stdout.partition(_LOG)[0]))
+    results.add(*kunit.read_log(log_of(guests[0]), kernel_source, bench.cache))
+    wrong = [text for guest in guests for text in problems(guest)]
     part = tree.read_kernel_part(tree.kernel_dir(), kernel_source.linux)
-    found = {race.title: race for each in said for race in races(each.log)}
-    judged = judge(found.values(), own_functions(part), hooked_functions(part))
-    known = _races_in_stock(bench, kernel_source) if judged.hooked else set()
-    new = [race for race in judged.hooked if race.title not in known]
-    problems += [f"data race: {race.text}" for race in (*judged.ours, *new)]
-    results.check(not problems, "no complaint", "\n".join(dict.fromkeys(problems)))
-    for what, listed in (
-        ("races that stock has, too, where Quell has a hook", [race for race in judged.hooked if race.title in known]),
-        ("races of stock", judged.others),
-    ):
-        if listed:
-            ui.note("\n".join([f"{name}: {what}: {len(listed)}", *(f"  {race.title}" for race in listed)]))
+    found = {race.title: race for guest in guests for race in races(log_of(guest))}.values()
+    ours = [race for race in found if own_functions(part) & race.where]
+    at_hooks = [race for race in found if race not in ours and hooked_functions(part) & race.where]
+    known: set[str] = set()
+    if at_hooks:
+        image = build.build_kernels(kernel_source, ("kcsan-stock",), bench.cache)["kcsan-stock"].image
+        known = {race.title for guest in replace(bench, image=image).run(_ANY_KERNEL) for race in races(log_of(guest))}
+    new = [*ours, *(race for race in at_hooks if race.title not in known)]
+    wrong += [f"data race: {race.text}" for race in new]
+    results.check(not wrong, "no complaint", "\n".join(dict.fromkeys(wrong)))
+    if others := [race.title for race in found if race not in new]:
+        ui.note("\n  ".join([f"{name}: races of stock: {len(others)}", *others]))
 
 
 @pytest.mark.parametrize("name", ["sanitize", "kcsan"])
@@ -252,4 +194,4 @@ def test_sanitizers(
     prereq.ensure((*prereq.VM, *prereq.XFS))
     kernel = build.build_kernels(origin, (name,), cache)[name]
     folder = programs["luf_torture"].parent
-    look(results, name, _Bench(kernel.image, folder, disk, cache), origin)
+    look(results, name, Bench(kernel.image, folder, disk, cache), origin)

@@ -11,8 +11,8 @@ from _pytest.runner import runtestprotocol
 from checks import benches, configurations, ktap, torture
 from checks.compiled import compile_selftests
 from checks.cases import LINUX, Case, Results, text_of
-from quell import source
-from quell.errors import QuellError, UsageError
+from quell import build, prereq, source
+from quell.errors import QuellError
 from quell.paths import Cache
 
 _RESULTS = pytest.StashKey[Results]()
@@ -97,7 +97,9 @@ def origin(request: pytest.FixtureRequest, cache: Cache) -> source.Source:
 @pytest.fixture(scope="module")
 def debug_bench(origin: source.Source, cache: Cache, programs: dict[str, Path], disk: Path) -> torture.Bench:
     """The debug kernel."""
-    return torture.make_bench(origin, cache, programs, disk)
+    prereq.ensure((*prereq.VM, *prereq.XFS))
+    image = build.build_kernels(origin, ("debug",), cache)["debug"].image
+    return torture.Bench(image, programs[torture.PROGRAM], disk, cache)
 
 
 @pytest.fixture

@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from checks import scenario, steps
+from checks import scenario, steps, tap
 from checks.benches import BRD, XFS
 from checks.cases import Case
-from checks.tap import read_tap, tap_comments
-from quell import build, machine, prereq, source, tree, watch
+from quell import machine, tree, watch
 from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache
@@ -26,12 +23,8 @@ from quell.paths import Cache
 PROGRAM = "luf_torture"
 MUTANTS = "/sys/module/quell_mutants/parameters/mutants"
 _HEADER = "files/include/linux/quell_mutants.h"
-MEMORY_MIB = 512
-NODES = 2
 # The debug kernel boots in half a minute; with page_owner and KUnit on a busy host it takes longer.
 _BOOT_S = 300
-# A selftest on the intact kernel takes at most two minutes on an idle host.
-_FOCUSED_S = 900
 # Rounds for mutations that are found by chance; on a busy host the right moments are rarer.
 _MANY = 8
 
@@ -40,31 +33,25 @@ class Attack(scenario.Row, frozen=True):
     """Tests that must catch the mutations of a mechanism.
 
     ``programs``: selftests with arguments, run in turn until one fails or the ledger
-    complains. ``xfs``: an empty one on /mnt. ``suite``: KUnit's, at boot. ``memory``: the guest's,
-    in MiB, in two nodes. ``variant``: one of the variants. ``limit``: seconds, on an idle host.
+    complains. ``xfs``: an empty one on /mnt. ``suite``: KUnit's, at boot. ``append``: boot
+    parameters. ``memory``: the guest's, in MiB, in two nodes. ``limit``: seconds, on an idle host.
     """
 
     programs: tuple[str, ...]
     xfs: bool = False
     suite: str = ""
-    variant: str = ""
-    cpus: int = NODES
-    memory: int = MEMORY_MIB
+    append: tuple[str, ...] = ()
+    cpus: int = 2
+    memory: int = 512
     limit: int = 165
 
     def title(self) -> str:
         """The name in the results."""
-        return self.programs[0].replace("DATA ", "") + (self.variant and f", {self.variant}")
-
-    def parameters(self) -> tuple[str, ...]:
-        """The boot parameters of its variant."""
-        variants = {**VARIANTS, **_TABLE.other_variants}
-        return variants[self.variant] if self.variant else ()
+        return ", ".join([self.programs[0].replace("DATA ", ""), *self.append])
 
 
 class _Table(scenario.Row, frozen=True):
     variants: dict[str, tuple[str, ...]]
-    other_variants: dict[str, tuple[str, ...]] = msgspec.field(name="other-variants")
     attacks: dict[str, Attack]
     intact: tuple[Attack, ...]
 
@@ -80,7 +67,7 @@ def mutant_names() -> list[str]:
 
 _USER = re.compile(r"^# VIOLATION: by user half after ([\d.]+) s: (.*)$", re.M)
 _OTHER = re.compile(r"^# VIOLATION: by (.+?) after ([\d.]+) s$", re.M)
-_RATE = re.compile(r"^# (\d+) reads checked in ([\d.]+) s, (\d+) per second$", re.M)
+_RATE = re.compile(r"^# (\d+) reads checked in [\d.]+ s, (\d+) per second$", re.M)
 _LEDGER = re.compile(r"luf_debug: VIOLATION: (.*?)\s*$", re.M)
 _KERNEL_HALF = re.compile(r"luf_torture: VIOLATION: (.*?)\s*$", re.M)
 _NOT_OK = re.compile(r"^not ok \d+ (.*)$", re.M)
@@ -95,57 +82,44 @@ _SLOW = re.compile(r"soft lockup|rcu: INFO|blocked for more than")
 class Outcome:
     """Findings of a tortured guest.
 
-    ``by`` is the first test that complained ("" if none did), ``what`` its message,
-    ``seconds`` the time since the start of the torture. ``problems`` are all
+    ``by`` is the first test that complained ("" if none did), ``what`` its message, or that of a
+    test that gave up, ``seconds`` the time since the start of the torture. ``problems`` are all
     findings that an intact kernel must not have.
     """
 
     by: str
     what: str
     seconds: float
-    reads: int
-    rate: int
     problems: tuple[str, ...]
 
 
-def read_outcome(stdout: str, console: str, oops: Sequence[str] = ()) -> Outcome:
+def read_outcome(guest: machine.GuestResult) -> Outcome:
     """Read the program's output, the console, and the lines of a crash."""
-    rate = _RATE.search(stdout)
-    user, other = _USER.search(stdout), _OTHER.search(stdout)
-    ledger, half = _LEDGER.search(console), _KERNEL_HALF.search(console)
-    by, what, seconds, gave_up = "", "", 0.0, ""
+    user, other = _USER.search(guest.stdout), _OTHER.search(guest.stdout)
+    ledger, half = _LEDGER.search(guest.console), _KERNEL_HALF.search(guest.console)
+    by, what, seconds = "", "", 0.0
     if other and (not user or float(other[2]) < float(user[1])):
-        known = {"ledger": ledger, "kernel half": half, "KUnit": _KUNIT.search(console)}
-        if said := known.get(other[1], _NOT_OK.search(stdout)):
+        known = {"ledger": ledger, "kernel half": half, "KUnit": _KUNIT.search(guest.console)}
+        if said := known.get(other[1], _NOT_OK.search(guest.stdout)):
             by, what, seconds = other[1], said[1], float(other[2])
         else:
             # It could not go on: not a find.
-            bail_out = _BAIL_OUT.search(stdout)
-            gave_up = f"{other[1]} gave up: {bail_out[1] if bail_out else 'it said nothing'}"
+            bail_out = _BAIL_OUT.search(guest.stdout)
+            what = f"{other[1]} gave up: {bail_out[1] if bail_out else 'it said nothing'}"
     elif user:
         by, what, seconds = "user half", user[2], float(user[1])
-    elif ledger or half:
+    elif found := ledger or half:
         # The program ended before it could see this, or the guest died.
-        by = "ledger" if ledger else "kernel half"
-        what = (ledger or half or [""])[1]
-    elif oops and not any(_SLOW.search(line) for line in oops):
-        by, what = "crash", oops[0]
-    problems = [what and f"{by}: {what}" or by] if by else []
-    problems += [gave_up] if gave_up else []
-    problems += [f"ledger: {text}" for text in _LEDGER.findall(console)]
-    problems += [f"kernel half: {text}" for text in _KERNEL_HALF.findall(console)]
-    problems += [f"console: {line}" for line in oops]
-    problems += [f"console: {line}" for line in watch.find_warnings(console)]
-    if "FAILURE" in _END.findall(console):
+        by, what = "ledger" if ledger else "kernel half", found[1]
+    elif guest.oops and not any(_SLOW.search(line) for line in guest.oops):
+        by, what = "crash", guest.oops[0]
+    problems = [": ".join(filter(None, (by, what)))] if by or what else []
+    problems += [f"ledger: {text}" for text in _LEDGER.findall(guest.console)]
+    problems += [f"kernel half: {text}" for text in _KERNEL_HALF.findall(guest.console)]
+    problems += [f"console: {line}" for line in (*guest.oops, *watch.find_warnings(guest.console))]
+    if "FAILURE" in _END.findall(guest.console):
         problems.append("kernel half: End of test: FAILURE")
-    return Outcome(
-        by=by,
-        what=what,
-        seconds=seconds,
-        reads=int(rate[1]) if rate else 0,
-        rate=int(rate[3]) if rate else 0,
-        problems=tuple(dict.fromkeys(problems)),
-    )
+    return Outcome(by, what, seconds, tuple(dict.fromkeys(problems)))
 
 
 def attack_for(mutant: str) -> Attack | None:
@@ -163,80 +137,62 @@ class Bench:
     cache: Cache
 
     def boot(
-        self, words: Sequence[str], append: Sequence[str], timeout: float, cpus: int = NODES,
-        memory: int = MEMORY_MIB,
+        self, script: str, append: Sequence[str], timeout: float, cpus: int = 2, memory: int = 512
     ) -> machine.GuestResult:
-        """Run a command."""
+        """Run a script."""
         return machine.run_script(
-            self.image, list(words), cpus=cpus, append=[BRD, *append], timeout=timeout, data=self.disk,
-            boot_timeout=_BOOT_S, fail_on_oops=False, nodes=(memory // NODES * machine.MIB,) * NODES,
-            cache=self.cache,
+            self.image, script, cpus=cpus, append=[BRD, *append], timeout=timeout, data=self.disk,
+            boot_timeout=_BOOT_S, fail_on_oops=False, nodes=(memory // 2 * machine.MIB,) * 2, cache=self.cache,
         )  # fmt: skip
 
-    def script(self, attack: Attack, append: Sequence[str], timeout: float) -> machine.GuestResult:
-        """Run the programs of ``attack`` until one fails or the ledger complains."""
+    def attack(self, attack: Attack, append: Sequence[str] = (), times: int = 1) -> machine.GuestResult:
+        """Run an attack until it finds something, for at most ``times`` its limit."""
         script = scenario.shell(
             "until-caught.sh", PREPARE=XFS if attack.xfs else "", LOOKS="\n".join(f"look {p}" for p in attack.programs),
             FOLDER=self.program.parent, DATA=DATA_DIR, MANY=_MANY * steps.patience(),
         )  # fmt: skip
-        return self.boot(["/bin/sh", "-c", script], append, timeout, attack.cpus, attack.memory)
-
-    def attack(self, attack: Attack, append: Sequence[str], times: int = 1) -> machine.GuestResult:
-        """The same with the KUnit suite of ``attack``, for ``times`` its limit."""
         suite = ("kunit.enable=1", f"kunit.filter_glob={attack.suite}", "loglevel=7") if attack.suite else ()
-        return self.script(attack, [*append, *attack.parameters(), *suite], times * attack.limit * steps.patience())
+        limit = times * attack.limit * steps.patience()
+        return self.boot(script, [*append, *attack.append, *suite], limit, attack.cpus, attack.memory)
 
     def mutants(self) -> list[str]:
         """The names of all mutations of the kernel."""
-        guest = self.boot(["cat", MUTANTS], (), 60)
+        guest = self.boot(f"cat {MUTANTS}", (), 60)
         if guest.exit_code:
             raise QuellError("the debug kernel does not list its mutations", detail=guest.stderr)
         return guest.stdout.split()
 
     # --- judging ----------------------------------------------------------------
 
-    def torture(self, name: str, args: Sequence[str], timeout: float, append: Sequence[str] = ()) -> Case:
+    def intact(self, name: str, attack: Attack) -> Case:
+        """Run an attack on the intact kernel: a test that finds something there cannot catch a mutation."""
+        # Without a find all programs run, which takes longer.
+        guest = self.attack(attack, times=6)
+        tests = list(tap.read(guest.stdout))
+        failed = [f"{test.name}\n{test.why}".rstrip() for test in tests if test.status == "failed"]
+        passed = sum(test.status == "passed" for test in tests)
+        problems = [*read_outcome(guest).problems, *failed, *([] if passed or failed else ["no test ran"])]
+        if guest.exit_code and not problems:
+            problems.append(f"exit code {guest.exit_code}")
+        if problems:
+            return Case(name, "failed", "\n".join(problems))
+        return Case(name, said=f"{name}: {passed} tests found nothing")
+
+    def torture(self, name: str, args: str, timeout: float, append: Sequence[str] = ()) -> Case:
         """Torture the intact kernel."""
-        guest = self.boot([str(self.program), DATA_DIR, *args], append, timeout)
-        outcome = read_outcome(guest.stdout, guest.console, guest.oops)
-        _, failed, _ = read_tap(guest.stdout)
-        problems = list(outcome.problems) + failed
+        guest = self.boot(f"{self.program} {DATA_DIR} {args}", append, timeout)
+        reads, per_second = rate[0] if (rate := _RATE.findall(guest.stdout)) else (0, 0)
+        problems = list(read_outcome(guest).problems)
+        problems += [test.name for test in tap.read(guest.stdout) if test.status == "failed"]
         if not _END.search(guest.console):
             problems.append("the kernel half did not finish")
-        if not outcome.reads:
+        if not int(reads):
             problems.append("no read was checked")
         if guest.exit_code and not problems:
             problems.append(f"{PROGRAM} exited with {guest.exit_code}")
         if problems:
             return Case(name, "failed", "\n".join([*problems, guest.stdout + guest.stderr]))
-        said = f"{name}: {outcome.reads:,} reads checked, {outcome.rate:,} per second, no violation"
-        return Case(name, said=said)
-
-    def focused(self, attack: Attack) -> Case:
-        """Run an attack on the intact kernel: a test that fails there cannot catch a mutation."""
-        guest = self.script(attack, attack.parameters(), _FOCUSED_S)
-        outcome = read_outcome(guest.stdout, guest.console, guest.oops)
-        passed, failed, _ = read_tap(guest.stdout)
-        problems = [*outcome.problems, *([] if passed or failed else ["no test ran"])]
-        for test in failed:
-            problems += [test, *tap_comments(guest.stdout, test).splitlines()]
-        if guest.exit_code and not problems:
-            problems.append(f"exit code {guest.exit_code}")
-        if problems:
-            return Case(attack.title(), "failed", "\n".join(problems))
-        return Case(attack.title(), said=f"{attack.title()}: {len(passed)} tests passed on the debug kernel")
-
-    def no_mutant(self, which: str) -> Case:
-        """The tests of mutations on the intact kernel: a find there would not come from the mutation."""
-        # Without a find all programs run, which takes longer.
-        guest = self.attack(ATTACKS[which], (), 4)
-        outcome = read_outcome(guest.stdout, guest.console, guest.oops)
-        passed, failed, _ = read_tap(guest.stdout)
-        # Each program prints its own plan: their sum differs from the first.
-        failed = [text for text in failed if not text.endswith(" came")]
-        if problems := [*outcome.problems, *failed, *([] if passed else ["no test ran"])]:
-            return Case(which, "failed", "\n".join(problems))
-        return Case(which, said=f"{which}, no fault: {len(passed)} tests found nothing")
+        return Case(name, said=f"{name}: {int(reads):,} reads checked, {int(per_second):,} per second, no violation")
 
     def mutant(self, name: str) -> Case:
         """Test the kernel with a mutation; a survivor has failed."""
@@ -244,19 +200,10 @@ class Bench:
         if attack is None:
             return Case(name, "failed", f"torture.toml has no test for the mutation {name}")
         try:
-            guest = self.attack(attack, [f"quell_mutants.mutant={name}"])
+            outcome = read_outcome(self.attack(attack, [f"quell_mutants.mutant={name}"]))
         except watch.GuestTimeout as error:
             # A hang alone does not catch a mutation.
             return Case(name, "failed", f"{name} survived: {error.message}")
-        outcome = read_outcome(guest.stdout, guest.console, guest.oops)
         if not outcome.by:
-            why = next((text for text in outcome.problems if " gave up: " in text), "")
-            return Case(name, "failed", f"{name} survived {outcome.reads:,} reads" + (f"; {why}" if why else ""))
+            return Case(name, "failed", ": ".join(filter(None, (f"{name} survived", outcome.what))))
         return Case(name, said=f"{name:<22} {outcome.by:<12} {outcome.seconds:>7.2f} s  {outcome.what}")
-
-
-def make_bench(origin: source.Source, cache: Cache, programs: dict[str, Path], disk: Path) -> Bench:
-    """Build the debug kernel."""
-    prereq.ensure((*prereq.VM, *prereq.XFS))
-    kernel = build.build_kernels(origin, ("debug",), cache)["debug"]
-    return Bench(kernel.image, programs[PROGRAM], disk, cache)

@@ -159,7 +159,8 @@ def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    ("--ktap /nowhere/x", 1), ("--junit /nowhere/x", 1), ("--record /nowhere/x", 1), ("--build no-such", 2), ("--only seven", 2),
+    ("--ktap /nowhere/x", 1), ("--junit /nowhere/x", 1), ("--record /nowhere/x", 1),
+    ("--build no-such", 2), ("--only seven", 2),
 ])  # fmt: skip
 def test_wrong_usage(words: str, code: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(test_command, "_install", lambda _: None)

@@ -6,6 +6,7 @@ start=0; start=$(seconds); start=${start%.*}
 PREPARE
 export TAP_STOP=1
 look() {
+	echo "@quell test $1"
 	FOLDER/$*
 	failed=$?
 	read violations < /sys/module/luf_debug/parameters/violations
