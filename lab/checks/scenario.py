@@ -27,9 +27,9 @@ def shell(name: str, /, **words: object) -> str:
     return text
 
 
-def table(name: str, kind: type[_Table]) -> _Table:
-    """A TOML file as ``kind``; QuellError if it does not fit."""
+def table(name: str | Path, kind: type[_Table]) -> _Table:
+    """A TOML file, here or with its whole path, as ``kind``; QuellError if it does not fit."""
     try:
         return msgspec.toml.decode((FOLDER / name).read_bytes(), type=kind)
     except msgspec.MsgspecError as error:
-        raise QuellError(f"scenarios/{name} cannot be used: {error}") from error
+        raise QuellError(f"{name} cannot be used: {error}") from error

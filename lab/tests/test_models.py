@@ -5,10 +5,7 @@ from collections import Counter
 
 import pytest
 
-from conftest import fails
 from checks import check_models as models
-from quell.errors import QuellError
-from quell.paths import repo_root
 
 _PASS = """
 Full statespace search for:
@@ -27,56 +24,38 @@ Warning: Search not completed
 State-vector 116 byte, depth reached 228, errors: 1
       205 states, stored
 """
+_LISTED = "\tstate 3 -(tr 2)-> state 4 [id 3 tp 2] [--L] /x/lot.pml:274 => behind = 0\n"
 _RUN = models.Run("lot", "lot.pml", removals=("NO_A",), spare=("B",))
 
 
-def test_search_that_passed() -> None:
-    result = models.read_search(_PASS)
-    assert (result.violation, result.complete, result.states) == ("", True, 1098806)
-    assert result.unreached["behind = 0"] == 1
-    assert models.judge(_RUN, "", result) == ""
-    assert models.judge(_RUN, "B", result) == ""
-    assert "no violation" in models.judge(_RUN, "NO_A", result)
-
-
-def test_search_that_failed() -> None:
-    result = models.read_search(_FAIL)
-    assert result.violation == "assertion violated 0 (at depth 228)"
-    assert models.judge(_RUN, "NO_A", result) == ""
-    assert models.judge(_RUN, "", result)
-    assert models.judge(_RUN, "B", result)
+@pytest.mark.parametrize(("output", "violation", "complete", "intact", "removal"), [
+    (_PASS, "", True, "", "spin finds no violation"),
+    (_FAIL, "assertion violated 0 (at depth 228)", False, "assertion violated 0 (at depth 228)", ""),
+    # A search that was cut short has not passed.
+    *[(text, "", False, "the search did not cover all states", "spin finds no violation") for text in (
+        "", f"{_PASS}error: max search depth too small\n", f"{_PASS}pan: reached -DMEMLIM bound\n",
+    )],
+])  # fmt: skip
+def test_search(output: str, violation: str, complete: bool, intact: str, removal: str) -> None:
+    result = models.read_search(output, _LISTED)
+    assert (result.violation, result.complete) == (violation, complete)
+    assert result.states == (1098806 if _PASS in output else 205 if output else 0)
+    assert [models.judge(_RUN, extra, result) for extra in ("", "B", "NO_A")] == [intact, intact, removal]
 
 
 def test_dead_statements() -> None:
-    listed = "\tstate 3 -(tr 2)-> state 4 [id 3 tp 2] [--L] /x/lot.pml:274 => behind = 0\n"
-    result = models.read_search(_PASS)
-    assert models.statements(listed) == Counter({"behind = 0": 1})
-    assert models.dead([(result, models.statements(listed))]) == ["behind = 0"]
+    one = models.read_search(_PASS, _LISTED)
+    assert one.instances == Counter({"behind = 0": 1})
+    assert models.dead([one]) == ["behind = 0"]
     # It is enough to reach one of two instances, or to reach it in one of two runs.
-    assert models.dead([(result, models.statements(listed * 2))]) == []
-    other = models.read_search(_PASS.replace("behind", "other"))
-    assert models.dead([(r, models.statements(listed)) for r in (result, other)]) == []
+    assert models.dead([models.read_search(_PASS, _LISTED * 2)]) == []
+    assert models.dead([one, models.read_search(_PASS.replace("behind", "other"), _LISTED)]) == []
     # An incomplete search is ignored.
-    assert models.dead([(models.read_search(_FAIL), models.statements(listed))]) == []
-
-
-@pytest.mark.parametrize("output", [
-    "", f"{_PASS}error: max search depth too small\n", f"{_PASS}pan: reached -DMEMLIM bound\n",
-])  # fmt: skip
-def test_search_that_was_cut_short_has_not_passed(output: str) -> None:
-    assert "did not cover" in models.judge(_RUN, "", models.read_search(output))
-    assert "no violation" in models.judge(_RUN, "NO_A", models.read_search(output))
+    assert models.dead([models.read_search(_FAIL, _LISTED)]) == []
 
 
 def test_every_removal_is_listed() -> None:
-    folder = repo_root() / "models"
-    runs = models.read_runs((folder / models.RUNS).read_text())
-    sources = [path.read_text() for path in folder.glob("*.pml")]
-    assert models.unlisted(runs, sources) == []
+    runs = models.read_runs()
+    assert models.unlisted(runs, (path.read_text() for path in models.MODELS.glob("*.pml"))) == []
     assert models.unlisted([_RUN], ["#ifdef NO_A\n#ifndef NO_C\n"]) == ["NO_C"]
-    assert all((folder / run.model).exists() for run in runs)
-
-
-def test_runs_that_cannot_be_used() -> None:
-    for text in ("run = 1 2", "", '[[run]]\nname = "a"\nmodle = "b"\n'):
-        fails(QuellError, models.RUNS, models.read_runs, text)
+    assert all((models.MODELS / run.model).exists() for run in runs)

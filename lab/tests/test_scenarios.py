@@ -40,7 +40,7 @@ def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: Patch) ->
     (tmp_path / "a.sh").write_text("# WORK, then\n\t# WORK\nWORK; echo '#' WORK\n")
     assert scenario.shell("a.sh", WORK="a\nb") == "# WORK, then\n\t# WORK\na\nb; echo '#' a\nb\n"
     (tmp_path / "a.toml").write_text('[[run]]\nprogram = "x"\nprogam = "y"\n')
-    fails(QuellError, "scenarios/a.toml cannot be used: .*progam", scenario.table, "a.toml", benches._Runs)
+    fails(QuellError, "a.toml cannot be used: .*progam", scenario.table, "a.toml", benches._Runs)
 
 
 def test_every_selftest_runs() -> None:
