@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run each version's checkpatch --strict on the patches of ``./quell export --all``."""
 
-from __future__ import annotations
-
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,8 +54,8 @@ def check_all(results: Results, origin: source.Source, kernel: Path, scratch: Pa
 
     def complaint(name: str) -> str:
         # checkpatch writes a cache file into its working folder.
-        where = scratch / str(threading.get_ident())
-        where.mkdir(exist_ok=True)
+        where = scratch / name.removesuffix(".patch")
+        where.mkdir()
         result = proc.run(
             ["perl", origin.tree / "scripts/checkpatch.pl", "--root", origin.tree, "--strict", "--terse", "--showfile",
              "--show-types", "--no-summary", "--no-signoff", scratch / name],

@@ -6,7 +6,7 @@ that it has by then, and each mechanism's series (``--only``).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,15 @@ from quell.source import git
 
 pytestmark = pytest.mark.export
 
-# The series to apply, by the words of ./quell export, and as export.patches() takes them.
-_SERIES: dict[str, dict[str, Any]] = {"--all": {"lab": True}, "default": {}, "--only luf": {"only": ["luf"]}}
-
 
 @dataclass(frozen=True)
 class Work:
     """The source of a version of Linux in git; ``whole`` is the tree object with Quell applied."""
 
-    folder: Path
     linux: Path
     origin: source.Source
     series: series.Series
     whole: str
-
-    @property
-    def first(self) -> str:
-        """The first commit: Linux as it is."""
-        return git("rev-list", "--max-parents=0", "HEAD", cwd=self.linux).strip()
 
     def read(self, path: str) -> tree.FileData | None:
         """A file of Linux."""
@@ -53,27 +44,12 @@ def work(request: pytest.FixtureRequest, cache: Cache) -> Iterator[Work]:
     with cache.scratch("export") as temp:
         linux = temp / "linux"
         tree.make_git_tree(linux, origin, kernel=tree.kernel_dir())
-        whole = state(linux)
-        yield Work(temp, linux, origin, series.read(tree.kernel_dir(), origin.linux), whole)
-
-
-def _apply(results: Results, work: Work, label: str, how: dict[str, Any]) -> None:
-    """Apply a series and its roll-up to Linux; --all has to make what ./quell tree makes."""
-    files = export.patches(tree.kernel_dir(), work.read, work.origin.version, export.date(), **how)
-    folder = work.folder / label
-    export.write(folder, files)
-    wanted = work.whole if label == "--all" else ""
-    results.add(*applied(work.linux, folder, files, wanted), commits_of_tests(files))
-
-
-def _mechanisms() -> list[str]:
-    parts = [tree.read_kernel_part(tree.kernel_dir(), linux) for linux in source.VERSIONS]
-    return list(dict.fromkeys(name.removesuffix(".patch") for part in parts for name in own_code.mechanism_patches(part)))
+        yield Work(linux, origin, series.read(tree.kernel_dir(), origin.linux), state(linux))
 
 
 def test_lists(results: Results, work: Work) -> None:
     """Linux's lists of what Quell adds."""
-    git("reset", "-q", "--hard", work.first, cwd=work.linux)
+    git("reset", "-q", "--hard", first(work.linux), cwd=work.linux)
     git("read-tree", "-u", "--reset", work.whole, cwd=work.linux)
     results.add(*listed(work.linux))
 
@@ -83,30 +59,34 @@ def test_independent(results: Results, work: Work) -> None:
     results.add(*independent(work.series.part, work.read))
 
 
-@pytest.mark.parametrize("label", _SERIES)
-def test_series(label: str, results: Results, work: Work, cache: Cache, full: bool) -> None:
-    """The series and its roll-up; in the long form, the tree after each commit is compiled."""
+def _all_series() -> list[Any]:
+    """The series to apply, by the words of ./quell export."""
+    parts = [tree.read_kernel_part(tree.kernel_dir(), linux) for linux in source.VERSIONS]
+    names = dict.fromkeys(name.removesuffix(".patch") for part in parts for name in own_code.mechanism_patches(part))
+    only = [pytest.param(f"--only {name}", marks=() if name == "luf" else pytest.mark.full) for name in names]
+    return ["--all", "default", *only]
+
+
+@pytest.mark.parametrize("words", _all_series())
+def test_series(words: str, results: Results, work: Work, cache: Cache, full: bool) -> None:
+    """A series and its roll-up; in the long form, the tree is compiled after each commit, with --only after the last."""
     prereq.ensure(prereq.BUILD if full else [item for item in prereq.BUILD if item.need == "git"])
-    how = _SERIES[label]
-    _apply(results, work, label, how)
-    if full and label != "--only luf" and not any(case.status == "failed" for case in results.cases):
-        _compile(results, work.linux, series.select(work.series, **how), cache)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", _mechanisms())
-def test_mechanism(name: str, results: Results, work: Work, cache: Cache) -> None:
-    """Each mechanism alone is applied and compiled."""
-    if f"{name}.patch" not in own_code.mechanism_patches(work.series.part):
+    only = words.partition("--only ")[2]
+    if only and f"{only}.patch" not in own_code.mechanism_patches(work.series.part):
         pytest.skip(f"Quell does not have it for Linux {work.origin.linux}")
-    how: dict[str, Any] = {"only": [name]}
-    _apply(results, work, f"--only {name}", how)
-    if not any(case.status == "failed" for case in results.cases):
-        _compile(results, work.linux, series.select(work.series, **how), cache, last_only=True)
+    how: dict[str, Any] = {"only": [only]} if only else {"lab": words == "--all"}
+    files = export.patches(tree.kernel_dir(), work.read, work.origin.version, export.date(), **how)
+    folder = work.linux.parent / words
+    export.write(folder, files)
+    # Only --all has to make what ./quell tree makes.
+    wanted = work.whole if words == "--all" else ""
+    results.add(*applied(work.linux, folder, files, wanted), commits_of_tests(files))
+    if full and all(case.status == "passed" for case in results.cases):
+        _compile(results, work.linux, series.select(work.series, **how), cache, last_only=bool(only))
 
 
-def _case(name: str, wrong: Sequence[str]) -> Case:
-    return Case(name, "failed" if wrong else "passed", "\n".join(wrong))
+def _case(name: str, wrong: str) -> Case:
+    return Case(name, "failed" if wrong else "passed", wrong)
 
 
 def commits_of_tests(files: dict[str, str]) -> Case:
@@ -119,7 +99,7 @@ def commits_of_tests(files: dict[str, str]) -> Case:
             path = part.split()[0]
             if not includes and not series.TESTS.match(path):
                 wrong.append(f"{name} is a commit of tests, and changes {path}")
-    return _case("commits of tests change tests only", wrong)
+    return _case("commits of tests change tests only", "\n".join(wrong))
 
 
 def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:
@@ -127,11 +107,11 @@ def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:
     cases = []
     for name in own_code.mechanism_patches(part):
         for what in ("alone", "without it"):
-            wrong = []
+            wrong = ""
             try:
                 tree.states(own_code.subset(part, name, alone=what == "alone"), pristine)
             except QuellError as error:
-                wrong = [error.message]
+                wrong = error.message
             cases.append(_case(f"{name}, {what}", wrong))
     return cases
 
@@ -151,11 +131,16 @@ def listed(linux: Path) -> list[Case]:
     index = (linux / _PAGES / "index.rst").read_text()
     named = sorted(line.strip() for line in index.splitlines() if line.strip().startswith("quell_"))
     pages = sorted(path.stem for path in (linux / _PAGES).glob("quell_*.rst"))
-    differ = [f"{_PAGES} has {' '.join(pages)}, index.rst {' '.join(named)}"] if named != pages or not pages else []
+    differ = f"{_PAGES} has {' '.join(pages)}, index.rst {' '.join(named)}"
     return [
-        _case("make kselftest knows Quell's selftests", [] if known else [asked.stdout + asked.stderr]),
-        _case("the table of contents has Quell's pages", differ),
+        _case("make kselftest knows Quell's selftests", "" if known else f"no: {asked.stdout + asked.stderr}"),
+        _case("the table of contents has Quell's pages", "" if named == pages != [] else differ),
     ]
+
+
+def first(linux: Path) -> str:
+    """The first commit: Linux as it is."""
+    return git("rev-list", "--max-parents=0", "HEAD", cwd=linux).strip()
 
 
 def state(linux: Path) -> str:
@@ -169,53 +154,56 @@ def applied(linux: Path, folder: Path, files: dict[str, str], wanted: str = "") 
 
     Both have to make the tree object ``wanted``, or without one the same.
     """
-    first = git("rev-list", "--max-parents=0", "HEAD", cwd=linux).strip()
+    start = first(linux)
     what = "the tree that ./quell tree makes" if wanted else "the same tree as the roll-up"
     mails = [folder / name for name in sorted(files) if name.startswith("0")]
     (whole,) = [folder / name for name in files if folder / name not in mails]
-    rolled, made, count = [], [], []
-    git("reset", "-q", "--hard", first, cwd=linux)
+    rolled = made = count = ""
+    git("reset", "-q", "--hard", start, cwd=linux)
     try:
-        git("apply", "--whitespace=nowarn", str(whole), cwd=linux)
+        git("apply", "--whitespace=nowarn", whole, cwd=linux)
         now = state(linux)
         wanted = wanted or now
         if now != wanted:
-            rolled = [f"{whole.name} does not make the tree that ./quell tree makes"]
+            rolled = f"{whole.name} does not make the tree that ./quell tree makes"
     except QuellError as error:
-        rolled = [f"git apply does not take {whole.name}: {error.detail}"]
-    git("reset", "-q", "--hard", first, cwd=linux)
+        rolled = text_of(error)
+    git("reset", "-q", "--hard", start, cwd=linux)
     try:
-        own_code.am(linux, mails)
+        # The cover letter is empty.
+        how = (*export.GIT_OPTIONS, "am", "-q", "--whitespace=nowarn", "--empty=drop")
+        git(*how, *mails, cwd=linux, env=export.NOBODY.env("COMMITTER"))
         if git("rev-parse", "HEAD^{tree}", cwd=linux).strip() != wanted:
-            made = [f"the series does not make {what}"]
-        if git("rev-list", "--count", f"{first}..HEAD", cwd=linux).strip() != str(len(export.numbered(files))):
-            count = ["git am made another number of commits than there are patches"]
+            made = f"the series does not make {what}"
+        if git("rev-list", "--count", f"{start}..HEAD", cwd=linux).strip() != str(len(export.numbered(files))):
+            count = "git am made another number of commits than there are patches"
     except QuellError as error:
-        made = [f"{error.message}: {error.detail}"]
+        made = text_of(error)
     return [_case("the roll-up", rolled), _case(f"the series makes {what}", made), _case("one commit per patch", count)]
 
 
-def _compile(results: Results, linux: Path, one: series.Series, cache: Cache, *, last_only: bool = False) -> None:
+def _compile(results: Results, linux: Path, one: series.Series, cache: Cache, *, last_only: bool) -> None:
     """Compile every prefix of the series, which is checked out in ``linux``, or the whole."""
     last = git("rev-parse", "HEAD", cwd=linux).strip()
-    lab = build.fragments("stock", tree.kernel_dir(), one.part.linux)
-    options: list[str] = []
+    obj = linux / "obj"
+    fragment = build.fragments("stock", tree.kernel_dir(), one.part.linux)
     for number, commit in enumerate(one.commits, 1):
-        options += [name for name in commit.options if not name.startswith("ARCH_")]
+        fragment += "".join(f"CONFIG_{name}=y\n" for name in commit.options if not name.startswith("ARCH_"))
         if last_only and number < len(one.commits):
             continue
-        fragment = lab + "".join(f"CONFIG_{name}=y\n" for name in options)
         ui.note(f"compiling {number} of {len(one.commits)}: {commit.subject}")
         git("checkout", "-q", f"{last}~{len(one.commits) - number}", cwd=linux)
         log = cache.logs / f"export-{number}.log"
         log.unlink(missing_ok=True)
-        wrong = []
+        obj.mkdir(exist_ok=True)
+        wrong = ""
         try:
             # Some options depend on those of later commits.
-            own_code.compile_tree(
-                linux, fragment, "export", cache, log,
-                all_taken=number == len(one.commits) and "QUELL_LUF" in options,
-            )
+            all_taken = number == len(one.commits) and "CONFIG_QUELL_LUF=y\n" in fragment
+            build.configure(linux, obj, fragment, "export", cache, log, all_taken=all_taken)
+            made = proc.run(build.make_argv(linux, obj, "export", cache, "vmlinux"), log=log, check=False)
+            if made.returncode != 0:
+                raise build.build_error("export does not compile", made.stdout, log)
         except QuellError as error:
-            wrong = [text_of(error)]
+            wrong = text_of(error)
         results.add(_case(f"compiled after {commit.name}", wrong))

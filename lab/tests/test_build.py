@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from guests import Patch
-from checks import own_code
+from checks import check_w1, own_code
 from quell import build, prereq
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -166,7 +166,7 @@ def test_w1(source: Source, kernel: Path, cache: Cache, monkeypatch: Patch) -> N
     asked: list[object] = []
     monkeypatch.setattr(prereq, "ensure", asked.extend)
     warning = "mm/luf.c:3:5: warning: no previous prototype for 'x' [-Wmissing-prototypes]"
-    assert own_code.w1_warnings(source, cache, kernel) == (1, [warning])
+    assert check_w1.warnings(source, cache, kernel) == {"mm/luf.c": [warning]}
     assert own_code.own_objects(["mm/luf.c", "mm/a.h", "tools/testing/x.c"]) == ["mm/luf.o"]
     # On a new machine this is the first compilation.
     assert set(prereq.BUILD) <= set(asked)
