@@ -11,8 +11,8 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from checks import scenario, steps
 from checks.compiled import GUEST
 from checks.cases import Case, settle
 from checks.torture import PROGRAM
-from quell import build, disks, machine, proc, prereq, source, workload
+from quell import build, disks, machine, proc, procfs, prereq, source, workload
 from quell.frames import DATA_DIR
 from quell.paths import Cache
 
@@ -30,8 +30,6 @@ pytestmark = pytest.mark.faults
 _SHORT_S, _LONG_S = 15, 90
 # Seconds that a case may take beyond its time, until the last pass of the readers ends.
 _MARGIN_S = 240
-# Seconds that the readers get to end a first pass, on a slow host.
-_LATER_S = 90
 # Size of the readers' file, in MiB.
 _DATA = 256
 
@@ -42,9 +40,9 @@ class Fault(scenario.Row, frozen=True):
     ``event`` is shell: it lasts while ``running``, counts in ``$count`` and calls ``wrong WHY`` on
     an error. ``prepare`` runs before the readers, ``after`` when they have ended. ``tolerate``, an
     extended regular expression, matches the last words of a reader that may die ("signal N" for a
-    signal): it is started again. ``torture``: the user half of luf_torture reads too. Without the
-    file ``needs`` the case is skipped. ``expected`` matches the kernel's complaints that belong to
-    the event. ``least`` is the smallest number of events.
+    signal): it is started again. ``torture``: the user half of luf_torture reads too. ``expected``
+    matches the kernel's complaints that belong to the event. ``least`` is the smallest number of
+    events.
     """
 
     name: str
@@ -57,7 +55,6 @@ class Fault(scenario.Row, frozen=True):
     after: str = ""
     tolerate: str = ""
     torture: bool = False
-    needs: str = ""
     expected: str = ""
     least: int = 1
 
@@ -74,8 +71,8 @@ def script(fault: Fault, seconds: int, work: Sequence[str], staged: Path) -> str
     private = [*work[:-1], "--private-write", "64", work[-1]]
     return scenario.shell(
         "faults.sh", BLOCKS=scenario.shell("vm/blocks.sh"), PREPARE=fault.prepare, EVENT=fault.event,
-        AFTER=fault.after, NEEDS=fault.needs, TOLERATE=fault.tolerate, LATER=_LATER_S, TORTURE=int(fault.torture),
-        SECONDS=seconds, STAGED=staged, PRIVATE=shlex.join(private), WORK=shlex.join(work), DATA=DATA_DIR,
+        AFTER=fault.after, TOLERATE=fault.tolerate, TORTURE=int(fault.torture), SECONDS=seconds, STAGED=staged,
+        PRIVATE=shlex.join(private), WORK=shlex.join(work), DATA=DATA_DIR,
     )  # fmt: skip
 
 
@@ -84,8 +81,6 @@ _FIGURES = re.compile(r"^events: (\d+), passes: (\d+), deaths: (\d+)$", re.M)
 
 def judge(fault: Fault, said: steps.Said) -> Case:
     """Read the result of a case."""
-    if said.status == "skip":
-        return Case(fault.name, "skipped", said.text.strip())
     figures = _FIGURES.search(said.text)
     events, passes, deaths = figures.groups() if figures else ("-", "-", "-")
     wrong = re.findall(r"^not ok: (.*)$", said.text, re.M)
@@ -98,14 +93,15 @@ def judge(fault: Fault, said: steps.Said) -> Case:
     return steps.judge(fault.name, said, wrong, idle, row, fault.expected)
 
 
+def _readers(cache: Cache) -> workload.Prepared:
+    return workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
+
+
 def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: Path) -> Case:
     """One case, in a guest of its own."""
-    one = workload.select(["mapped-read"])[0]
-    ready = workload.prepare(one, _DATA // 4 * machine.MIB, cache, {})
-    guest = machine.Machine(
-        memory=machine.parse_memory(fault.memory), cpus=fault.cpus,
-        append=("no_timer_check", *fault.append),
-    )  # fmt: skip
+    ready = _readers(cache)
+    append = ("no_timer_check", *fault.append)
+    guest = machine.Machine(memory=machine.parse_memory(fault.memory), cpus=fault.cpus, append=append)
     step = steps.Step(fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S)
     said = steps.boot(fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs)[fault.name]
     steps.keep(cache.logs / "faults", fault.name, said.whole())
@@ -131,44 +127,35 @@ def read_synced(text: str) -> dict[int, int]:
 
 
 @dataclass
-class _Cut:
-    """Decide when to cut: ``delay`` seconds after enough records of all files are durable."""
+class Cut:
+    """Decides when to cut: ``delay`` seconds after enough records of all files are durable."""
 
     stdout: Path
     delay: float
+    ready: float = 0.0
     done: bool = False
-    _ready: float = field(default=0.0)
-    _asked: float = field(default=0.0)
 
     def __call__(self) -> bool:
-        now = time.monotonic()
-        if now - self._asked < 0.2 or not self.stdout.exists():
-            return False
-        self._asked = now
-        synced = read_synced(self.stdout.read_text(errors="replace"))
-        if not self._ready and len(synced) == _FILES and min(synced.values()) >= _ENOUGH:
-            self._ready = now
-        self.done = bool(self._ready) and now - self._ready >= self.delay
+        synced = read_synced(procfs.read(self.stdout))
+        if not self.ready and len(synced) == _FILES and min(synced.values()) >= _ENOUGH:
+            self.ready = time.monotonic()
+        self.done = bool(self.ready) and time.monotonic() - self.ready >= self.delay
         return self.done
 
 
 def _boot_disk(
-    kernel: build.Kernel, text: str, disk: Path, rundir: Path, cache: Cache,
-    cut: Callable[[], bool] | None = None,
-) -> machine.GuestResult:  # fmt: skip
+    kernel: build.Kernel, text: str, disk: Path, rundir: Path, cache: Cache, cut: Cut | None = None
+) -> machine.GuestResult:
     rundir.mkdir()
     guest = machine.Machine(
         accel=machine.choose_accelerator("auto", kernel.image, cache).name, memory=_CUT_MEMORY,
         append=("no_timer_check",),
-        qemu=(
-            "-drive", f"if=none,id=cut,file={disk},format=raw", "-device", "virtio-blk-pci,drive=cut",
-        ),
+        qemu=("-drive", f"if=none,id=cut,file={disk},format=raw", "-device", "virtio-blk-pci,drive=cut"),
     )  # fmt: skip
-    job = machine.Job(["/bin/sh", "-c", text])
     times = steps.patience()
     return machine.boot(
-        guest, kernel.image, job, rundir, cache=cache, timeout=_PATIENCE_S * times, cut=cut,
-        boot_timeout=machine.BOOT_TIMEOUT_S[guest.accel] * times,
+        guest, kernel.image, machine.Job(["/bin/sh", "-c", text]), rundir, cache=cache, timeout=_PATIENCE_S * times,
+        cut=cut, boot_timeout=machine.BOOT_TIMEOUT_S[guest.accel] * times,
     )  # fmt: skip
 
 
@@ -176,40 +163,37 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
     """Cut the power while records are written; all durable records must survive."""
     name = f"the power is cut: {kernel.name} ({number})"
     started = time.monotonic()
-    wrong = []
-    ready = workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
+    ready = _readers(cache)
     assert ready.program is not None
+    words = {"RECORDS": machine.guest_program("records", cache, GUEST), "READ": f"{ready.program} --threads 2"}
     with cache.scratch("cut") as folder:
-        root = folder / "root"
+        root, disk = folder / "root", folder / "disk.ext4"
         root.mkdir()
         proc.run([ready.program, "--make", root / "data", str(_CUT_DATA)], timeout=300)
-        disk = folder / "disk.ext4"
         disks.make_ext4(disk, root, room=64 * machine.MIB)
         shutil.rmtree(root)
-        read = f"{ready.program} --threads 2"
-        words = {"RECORDS": machine.guest_program("records", cache, GUEST), "READ": read}
         # Vary the moment, in the same way for both kernels.
-        cut = _Cut(folder / "first/stdout", 0.37 * number % 3)
-        first = _boot_disk(kernel, scenario.shell("cut/write.sh", **words, FILES=_FILES), disk, folder / "first", cache, cut)
-        synced = read_synced(first.stdout)
-        records = sum(synced.values())
+        cut = Cut(folder / "first/stdout", 0.37 * number % 3)
+        script = scenario.shell("cut/write.sh", **words, FILES=_FILES)
+        guests = [_boot_disk(kernel, script, disk, folder / "first", cache, cut)]
+        wrong = re.findall(r"^(wrong: .*)$", guests[0].stdout, re.M)
+        synced = read_synced(guests[0].stdout)
         if not cut.done:
-            wrong.append(f"the guest ended before the cut: {proc.tail(first.stdout + first.stderr, 3)}")
-        wrong += re.findall(r"^(wrong: .*)$", first.stdout, re.M)
-        wrong += steps.complaints(first.console)
-        durable = " ".join(f"{file}:{number}" for file, number in sorted(synced.items()))
-        steps.keep(cache.logs / "faults", f"{name}-cut", f"{first.stdout}\n{first.console}")
-        if cut.done:
-            second = _boot_disk(kernel, scenario.shell("cut/look.sh", **words, SYNCED=durable), disk, folder / "second", cache)
-            said = second.stdout + second.stderr
-            if second.exit_code:
-                wrong.append(f"after the cut: exit code {second.exit_code}: {proc.tail(said, 5)}")
-            if "recovered" not in second.stdout:
+            wrong.append(f"the guest ended before the cut: {proc.tail(guests[0].stdout + guests[0].stderr, 3)}")
+        else:
+            durable = " ".join(f"{file}:{number}" for file, number in sorted(synced.items()))
+            script = scenario.shell("cut/look.sh", **words, SYNCED=durable)
+            guests.append(_boot_disk(kernel, script, disk, folder / "second", cache))
+            if guests[1].exit_code:
+                said = proc.tail(guests[1].stdout + guests[1].stderr, 5)
+                wrong.append(f"after the cut: exit code {guests[1].exit_code}: {said}")
+            if "recovered" not in guests[1].stdout:
                 wrong.append("the journal was not replayed: no write was in progress")
-            wrong += steps.complaints(second.console)
-            steps.keep(cache.logs / "faults", f"{name}-after", f"{said}\n{second.console}")
-    took = time.monotonic() - started
-    return Case(name, "failed" if wrong else "passed", "\n".join(wrong), took, f"{name}: {records} durable records")
+    for when, guest in zip(("cut", "after"), guests, strict=False):
+        wrong += steps.complaints(guest.console)
+        steps.keep(cache.logs / "faults", f"{name}-{when}", f"{guest.stdout}{guest.stderr}\n{guest.console}")
+    took, said = time.monotonic() - started, f"{name}: {sum(synced.values())} durable records"
+    return Case(name, "failed" if wrong else "passed", "\n".join(wrong), took, said)
 
 
 # --- all of it ----------------------------------------------------------------

@@ -19,32 +19,29 @@ from quell import machine
 from quell.paths import Cache
 
 FAULT = Fault("it rains", "true", least=2)
+FINE = "events: 3, passes: 2, deaths: 0\n"
+WRONG = "reader: exit code 1: Page 7 holds 0x1 in word 0, it should hold 0x2."
 
 
-def _judge(
-    text: str, log: str = "", status: str = "pass", parked: int = 1000, fault: Fault = FAULT
-) -> tuple[str, str]:
-    case = faults.judge(fault, steps.Said(status, text, log, 9.0, parked))
-    return case.status, case.why
-
-
-def test_what_a_case_needs() -> None:
-    fine = "events: 3, passes: 2, deaths: 0\n"
-    assert _judge(fine) == ("passed", "")
-    wrong = "not ok: reader: exit code 1: Page 7 holds 0x1 in word 0, it should hold 0x2.\n"
-    assert _judge(wrong + fine, status="fail") == ("failed", wrong.removeprefix("not ok: ").strip())
-    assert _judge(fine.replace("3", "1")) == ("failed", "1 events, fewer than 2")
-    assert _judge(fine.replace("passes: 2", "passes: 0")) == ("failed", "no reader finished a pass")
-    assert _judge("events: 3, passes: 0, deaths: 1\n") == ("passed", "")
-    assert _judge(fine, parked=3)[1].startswith("only 3 pages were deferred")
-    assert _judge(fine.replace("3", "")) == ("failed", "it printed no number of events")
-    assert _judge("", status="crash")[1].startswith("crash: ")
-    assert _judge(fine, "luf_debug: VIOLATION: frame 1")[0] == "failed"
-    lacks = "the kernel does not have /sys/kernel/debug/failslab\n"
-    assert _judge(lacks, status="skip") == ("skipped", lacks.strip())
+@pytest.mark.parametrize(("text", "how", "why"), [
+    (FINE, {}, ""),
+    ("events: 3, passes: 0, deaths: 1\n", {}, ""),
+    (f"not ok: {WRONG}\n{FINE}", {"status": "fail"}, WRONG),
+    (FINE.replace("3", "1"), {}, "1 events, fewer than 2"),
+    (FINE.replace("passes: 2", "passes: 0"), {}, "no reader finished a pass"),
+    (FINE, {"parked": 3}, "only 3 pages were deferred"),
+    (FINE.replace("3", ""), {}, "it printed no number of events"),
+    ("", {"status": "crash"}, "crash: "),
+    (FINE, {"log": "luf_debug: VIOLATION: frame 1"}, "luf_debug: VIOLATION"),
+    (FINE, {"log": "EXT4-fs error (device vda): x\n"}, "EXT4-fs error"),
+])  # fmt: skip
+def test_what_a_case_needs(text: str, how: dict[str, Any], why: str) -> None:
+    said = steps.Said(**{"status": "pass", "text": text, "seconds": 9.0, "parked": 1000, **how})
+    case = faults.judge(FAULT, said)
+    assert case.status == ("failed" if why else "passed") and case.why.startswith(why)
     # Complaints that come with the event.
-    disk, log = Fault("disk", "true", expected="EXT4-fs error"), "EXT4-fs error (device vda): x\n"
-    assert (_judge(fine, log, fault=disk)[0], _judge(fine, log)[0]) == ("passed", "failed")
+    if "EXT4" in why:
+        assert faults.judge(Fault("disk", "true", expected="EXT4-fs error"), said).status == "passed"
 
 
 def test_durable_records_of_a_torn_report() -> None:
@@ -55,7 +52,7 @@ def test_durable_records_of_a_torn_report() -> None:
 def test_power_is_cut_after_enough(tmp_path: Path, monkeypatch: Patch) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    cut = faults._Cut(tmp_path / "stdout", 1.0)
+    cut = faults.Cut(tmp_path / "stdout", 1.0)
 
     def ask(seconds: float) -> bool:
         clock[0] += seconds
@@ -111,7 +108,7 @@ def test_power_cut_is_judged_by_the_second_boot(
         asked.append(text)
         if cut is None:
             return second
-        assert isinstance(cut, faults._Cut)
+        assert isinstance(cut, faults.Cut)
         cut.done = first != "ended"
         return guest_result(f"synced 0 9\nsynced 1 8\nsynced 2 7\n{first}", code=-1)
 

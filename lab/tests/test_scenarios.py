@@ -22,11 +22,10 @@ def test_scripts_are_shell(path: Path) -> None:
 def test_made_scripts_are_shell_and_have_no_word_left() -> None:
     linux = steps.script([*map(check_selftests.step_of, check_selftests.TESTS)], check_selftests._SETUP)
     assert linux.count("\nrun ") == len(check_selftests.TESTS)
-    assert all((fault.kernel == "debug") == bool(fault.needs) for fault in check_faults.FAULTS)
     work = ["/run/mapped-read", "--threads", "2", "/data"]
     made = [check_faults.script(fault, 15, work, Path("/staged")) for fault in check_faults.FAULTS]
     made += map(check_programs.script, check_programs.PROGRAMS)
-    words = "WORK DATA EVENT PREPARE AFTER NEEDS TOLERATE SECONDS PRIVATE".split()
+    words = "WORK DATA EVENT PREPARE AFTER TOLERATE SECONDS PRIVATE".split()
     assert not re.search(rf"\b({'|'.join([*words, *check_programs._WORDS])})\b", "\n".join(made))
     for text in (linux, *made):
         done = execute("sh", "-n", input=text)
