@@ -12,16 +12,16 @@ repeats it.
 import random
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from checks import steps
-from checks.compiled import GUEST, compile_selftests
-from checks.benches import BRD, XFS, empty_disk
+from checks.benches import BRD, XFS
 from checks.cases import Case, Results
+from checks.compiled import GUEST
 from quell import build, debian, machine, prereq, source, workload
 from quell.errors import QuellError
 from quell.frames import DATA_DIR, STAGE_DIR
@@ -36,53 +36,6 @@ LONG_S, LONG_GUESTS = 600, 6
 _MARGIN_S = 240
 # Size of the readers' file in MiB; the debug kernel leaves less memory than that.
 _DATA = 256
-
-
-@dataclass(frozen=True)
-class Fuzzer:
-    """A guest and its shell command, in which SEED and SECONDS are replaced.
-
-    ``memory`` is that of each of two nodes, in MiB.
-    """
-
-    name: str
-    command: str
-    data: Path
-    memory: int
-    cpus: int
-    before: str = ""
-    stage: tuple[Path, ...] = ()
-
-
-def trinity(cache: Cache, _: Path) -> Fuzzer:
-    """trinity beside readers; QuellError if it cannot be fetched."""
-    root = debian.root({"trinity": "trinity"}, cache)
-    # Other distributions than Debian may have it in another folder.
-    program = root / "usr/bin/trinity"
-    if not program.exists():
-        program = Path(prereq.which("trinity") or program)
-    one = workload.select(["mapped-read"])[0]
-    ready = workload.prepare(one, _DATA // 4 * machine.MIB, cache, {})
-    assert ready.data is not None
-    # Staged: its unprivileged user may not read the cache.
-    words = ["sh", str(GUEST / "trinity.sh"), DATA_DIR, f"{STAGE_DIR}/{program.name}", "SECONDS", "SEED"]
-    command = shlex.join([*words, *ready.argv])
-    return Fuzzer("trinity", command, ready.data, 160, 2, stage=(*ready.programs, program))
-
-
-def mixer(cache: Cache, folder: Path) -> Fuzzer:
-    """The mixer, with the selftests compiled into ``folder``."""
-    programs = folder / "selftests"
-    programs.mkdir()
-    compile_selftests(programs)
-    program = machine.guest_program("mixer", cache, GUEST)
-    command = shlex.join([str(program), str(programs), DATA_DIR, "/mnt", "SECONDS", "SEED"])
-    # The selftests swap to the first RAM disk. Two requests meet only with a third CPU as target.
-    before = f"{XFS}; mkswap /dev/ram1 && swapon /dev/ram1"
-    return Fuzzer("mixer", command, empty_disk(folder), 512, 3, before)
-
-
-FUZZERS: dict[str, Callable[[Cache, Path], Fuzzer]] = {"trinity": trinity, "mixer": mixer}
 
 # Selftests may fail because a switch is off, or give up; wrong data is a failure.
 _WRONG = re.compile(
@@ -103,24 +56,30 @@ def judge(name: str, said: steps.Said) -> Case:
     return steps.judge(name, said, wrong, idle, f"{name}: {done[0] if done else '-'}")
 
 
-def run_guest(fuzzer: Fuzzer, image: Path, seed: int, seconds: int, cache: Cache) -> steps.Said:
-    """Run a guest with ``seed``; its output is kept."""
-    command = fuzzer.command.replace("SECONDS", str(seconds)).replace("SEED", str(seed))
-    step = steps.Step(fuzzer.name, command, seconds + _MARGIN_S, fuzzer.before)
-    node = fuzzer.memory * machine.MIB
-    guest = machine.Machine(
-        memory=2 * node, nodes=(node,) * 2, cpus=fuzzer.cpus, append=("no_timer_check", BRD, "brd.rd_nr=2")
-    )
-    said = steps.boot("debug", image, guest, [step], cache, data=fuzzer.data, stage=fuzzer.stage)
-    steps.keep(cache.logs / "fuzz", f"{fuzzer.name}-{seed}", said[fuzzer.name].whole())
-    return said[fuzzer.name]
+@dataclass(frozen=True)
+class Fuzz:
+    """The fixture ``fuzz``: runs a fuzzer in a guest with the debug kernel, and reports its case."""
 
+    image: Path
+    seed: int
+    seconds: int
+    results: Results
+    cache: Cache
 
-@pytest.fixture(scope="module")
-def image(origin: source.Source, cache: Cache) -> Path:
-    """The debug kernel."""
-    prereq.ensure((*prereq.VM, *prereq.XFS))
-    return build.build_kernels(origin, ("debug",), cache)["debug"].image
+    def run(
+        self, name: str, argv: Sequence[object], *, node: int, cpus: int, data: Path, more: Sequence[object] = (),
+        before: str = "", stage: Sequence[Path] = (),
+    ) -> None:  # fmt: skip
+        """The command is ``argv``, the seconds, the seed and ``more``. ``node``: memory of each of two nodes, in MiB."""
+        command = shlex.join(map(str, (*argv, self.seconds, self.seed, *more)))
+        step = steps.Step(name, command, self.seconds + _MARGIN_S, before)
+        nodes = (node * machine.MIB,) * 2
+        guest = machine.Machine(
+            memory=sum(nodes), nodes=nodes, cpus=cpus, append=("no_timer_check", BRD, "brd.rd_nr=2")
+        )
+        said = steps.boot("debug", self.image, guest, [step], self.cache, data=data, stage=stage)[name]
+        steps.keep(self.cache.logs / "fuzz", f"{name}-{self.seed}", said.whole())
+        self.results.add(judge(f"{name}, --seed {self.seed}", said))
 
 
 @pytest.fixture(scope="module")
@@ -130,19 +89,33 @@ def first_seed(request: pytest.FixtureRequest) -> int:
     return random.randrange(1, 10**6) if seed is None else int(seed)
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, LONG_GUESTS))])
-@pytest.mark.parametrize("name", FUZZERS)
-def test_fuzzer(
-    name: str, number: int, results: Results, image: Path, first_seed: int, folder: Path, cache: Cache, full: bool
-) -> None:
-    """One guest for each fuzzer, SHORT_S or longer; in the long form LONG_GUESTS, LONG_S each."""
-    try:
-        fuzzer = FUZZERS[name](cache, folder)
-    except QuellError as error:
-        if name != "trinity":
-            raise
-        pytest.skip(error.message)
+@pytest.fixture(params=[0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, LONG_GUESTS))])
+def fuzz(
+    request: pytest.FixtureRequest, first_seed: int, origin: source.Source, results: Results, cache: Cache, full: bool
+) -> Fuzz:
+    """A guest, for SHORT_S or longer; in the long form LONG_GUESTS, LONG_S each."""
+    prereq.ensure((*prereq.VM, *prereq.XFS))
+    image = build.build_kernels(origin, ("debug",), cache)["debug"].image
     # A busy host does less work in a second.
-    seconds = LONG_S if full else SHORT_S * steps.patience()
-    seed = first_seed + number
-    results.add(judge(f"{name}, --seed {seed}", run_guest(fuzzer, image, seed, seconds, cache)))
+    return Fuzz(image, first_seed + request.param, LONG_S if full else SHORT_S * steps.patience(), results, cache)
+
+
+def test_trinity(fuzz: Fuzz, cache: Cache) -> None:
+    """trinity beside readers; skipped if it cannot be fetched."""
+    try:
+        program = debian.root({"trinity": "trinity"}, cache) / "usr/bin/trinity"
+    except QuellError as error:
+        pytest.skip(error.message)
+    ready = workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
+    assert ready.data is not None
+    # Staged: its unprivileged user may not read the cache.
+    words = ("sh", GUEST / "trinity.sh", DATA_DIR, f"{STAGE_DIR}/trinity")
+    fuzz.run("trinity", words, more=ready.argv, node=160, cpus=2, data=ready.data, stage=(*ready.programs, program))
+
+
+def test_mixer(fuzz: Fuzz, programs: dict[str, Path], disk: Path, cache: Cache) -> None:
+    """The mixer with the selftests."""
+    words = (machine.guest_program("mixer", cache, GUEST), programs["luf_stale"].parent, DATA_DIR, "/mnt")
+    # The selftests swap to the first RAM disk. Two requests meet only with a third CPU as target.
+    before = f"{XFS}; mkswap /dev/ram1 && swapon /dev/ram1"
+    fuzz.run("mixer", words, node=512, cpus=3, data=disk, before=before)

@@ -9,6 +9,7 @@ import pytest
 
 from guests import Patch, execute
 from checks import check_fuzz as fuzz, steps
+from checks.cases import Results
 from checks.compiled import GUEST, selftest_names
 from quell import machine
 from quell.paths import Cache
@@ -65,10 +66,13 @@ def test_mixer_starts_selftests_that_exist(cache: Cache) -> None:
 
 def test_guest_has_a_seed_and_its_output_is_kept(cache: Cache, monkeypatch: Patch) -> None:
     def boot(*args: Any, **_: Any) -> dict[str, steps.Said]:
-        assert args[3][0].command == "mix 180 7"
+        assert args[3][0].command == "mix 180 7 /data"
         return {"mixer": steps.Said("pass", DONE, "", 9.0, 5000)}
 
     monkeypatch.setattr(steps, "boot", boot)
-    fuzzer = fuzz.Fuzzer("mixer", "mix SECONDS SEED", Path("/disk"), 512, 3)
-    assert fuzz.run_guest(fuzzer, Path("image"), 7, 180, cache).text == DONE
+    results = Results()
+    fuzz.Fuzz(Path("image"), 7, 180, results, cache).run(
+        "mixer", ["mix"], more=["/data"], node=512, cpus=3, data=Path("/disk")
+    )
+    assert [case.status for case in results.cases] == ["passed"]
     assert (cache.logs / "fuzz/mixer-7.log").read_text().endswith(f"{DONE}\n--- kernel log\n")
