@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """VM tests: boot the Quell kernel, run its own selftests, check data."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -17,6 +15,7 @@ import pytest
 from checks import benches, scenario, tap
 from checks.benches import BRD, Bench, Run, mounted
 from checks.cases import LINUX, Results
+from checks.configurations import MECHANISMS
 from quell import build, counters, machine, prereq, source, tree, workload
 from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root
@@ -58,43 +57,30 @@ def test_selftest(bench: Bench, run: Run, results: Results, programs: dict[str, 
 
 
 @_on_each
-@pytest.mark.parametrize(("append", "parks"), [((), True), (("quell=off",), False)], ids=["on", "off"])
-def test_mapped_read(bench: Bench, append: tuple[str, ...], parks: bool, results: Results, cache: Cache) -> None:
-    """The workload checks every page that it reads; lazy unmap flush must defer pages meanwhile."""
-    memory = "128M"
-    one = workload.select(["mapped-read"])[0]
-    ready = workload.prepare(one, machine.parse_memory(memory), cache, {})
-    guest = bench.guest(results, list(ready.argv), data=ready.data, stage=ready.programs, memory=memory, append=append)
-    results.check(guest.exit_code == 0, f"mapped-read in {memory} reads right data", guest.stderr)
-    parked = counters.sample(guest.frames).extras["luf_park"] if guest.frames else -1
-    results.check(parked > 1000 if parks else parked == 0, f"luf_park rose by {parked}")
-
-
-@_on_each
 @pytest.mark.parametrize(
     ("script", "memory", "append"),
     [
-        ("hotplug", "640M", "movablecore=384M"),
+        ("", "128M", ""), ("", "128M", "quell=off"), ("hotplug", "640M", "movablecore=384M"),
         ("cgroup-v1", "256M", "systemd.unified_cgroup_hierarchy=0"),
     ],
-)
-def test_surroundings(bench: Bench, script: str, memory: str, append: str, results: Results, cache: Cache) -> None:
-    """mapped-read's program, which checks all its data, with memory hotplug and a version 1 cgroup."""
-    one = workload.select(["mapped-read"])[0]
-    # More data than the largest of these guests can cache with every block online: reclaim is needed
-    # even if all blocks are online most of the time.
-    ready = workload.prepare(one, machine.parse_memory("160M"), cache, {})
-    text = scenario.shell(f"vm/{script}.sh", BLOCKS=scenario.shell("vm/blocks.sh"), WORK=shlex.join(ready.argv))
-    guest = bench.guest(results, text, data=ready.data, stage=ready.programs, memory=memory, append=[append])
+    ids=["on", "off", "hotplug", "cgroup-v1"],
+)  # fmt: skip
+def test_mapped_read(bench: Bench, script: str, memory: str, append: str, results: Results, cache: Cache) -> None:
+    """The workload checks every page that it reads; lazy unmap flush must defer pages meanwhile, unless it is off."""
+    # More data than the largest of these guests can cache: reclaim is needed even if all blocks of its
+    # memory are online most of the time.
+    ready = workload.prepare(workload.select(["mapped-read"])[0], machine.parse_memory("160M"), cache, {})
+    text = shlex.join(ready.argv)
+    if script:
+        text = scenario.shell(f"vm/{script}.sh", BLOCKS=scenario.shell("vm/blocks.sh"), WORK=text)
+    guest = bench.guest(results, text, data=ready.data, stage=ready.programs, memory=memory, append=append.split())
+    results.check(guest.exit_code == 0, f"mapped-read in {memory} reads right data", guest.stderr)
     # Lenient: a version 1 cgroup reports no peak.
     parked = int(counters.sample(guest.frames, lenient=True).extras["luf_park"]) if guest.frames else -1
-    results.check(guest.exit_code == 0 and parked > 1000, script, f"luf_park rose by {parked}\n{guest.stderr}")
+    results.check(parked == 0 if append == "quell=off" else parked > 1000, f"luf_park rose by {parked}")
 
 
-_ALL = {
-    "unmap_batch", "concurrent", "zap_batch", "rmap_batch", "luf", "early_ack", "folio_order", "writeout_batch",
-    "gather_range",
-}  # fmt: skip
+_ALL = {name.lower() for name in MECHANISMS}
 
 
 @_on_each
@@ -133,30 +119,25 @@ def test_folio_order_leaves_thp_anon(bench: Bench, results: Results) -> None:
 
 
 _ATOMIC_WRITE = "make f2fs; $T $M 1 'after an atomic'"
+# Shell that makes the kernel write files by itself, and the least number of these.
+_EXCLUDED = {
+    "btrfs: its free space cache": (1, "make_btrfs space_cache=v1; head -c 64M /dev/zero > $M/file; sync"),
+    "btrfs: the files that it relocates by": (
+        1,
+        "make_btrfs nospace_cache; head -c 1M /dev/zero > $M/file;"
+        " btrfs balance start --full-balance $M >/dev/null",
+    ),
+    "f2fs: both files of an atomic write": (2, _ATOMIC_WRITE),
+    "swapon: the file": (
+        1,
+        "make ext4; head -c 4M /dev/zero > $M/swap; chmod 600 $M/swap; mkswap $M/swap; sync;"
+        " swapon $M/swap && swapoff $M/swap",
+    ),
+}
 
 
 @_on_each
-@pytest.mark.parametrize(
-    ("least", "make"),
-    [
-        pytest.param(
-            1, "make_btrfs space_cache=v1; head -c 64M /dev/zero > $M/file; sync", id="btrfs: its free space cache"
-        ),
-        pytest.param(
-            1,
-            "make_btrfs nospace_cache; head -c 1M /dev/zero > $M/file;"
-            " btrfs balance start --full-balance $M >/dev/null",
-            id="btrfs: the files that it relocates by",
-        ),
-        pytest.param(2, _ATOMIC_WRITE, id="f2fs: both files of an atomic write"),
-        pytest.param(
-            1,
-            "make ext4; head -c 4M /dev/zero > $M/swap; chmod 600 $M/swap; mkswap $M/swap; sync;"
-            " swapon $M/swap && swapoff $M/swap",
-            id="swapon: the file",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("least", "make"), _EXCLUDED.values(), ids=_EXCLUDED)
 def test_excluded(bench: Bench, least: int, make: str, results: Results, programs: dict[str, Path]) -> None:
     """luf_exclude() is called for files whose pages no selftest can check."""
     script = mounted(programs["luf_stale"], scenario.shell("vm/exclude.sh", MAKE=make))
