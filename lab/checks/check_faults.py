@@ -82,12 +82,10 @@ _FIGURES = re.compile(r"^events: (\d+), passes: (\d+), deaths: (\d+)$", re.M)
 def judge(fault: Fault, said: steps.Said) -> Case:
     """Read the result of a case."""
     figures = _FIGURES.search(said.text)
-    events, passes, deaths = figures.groups() if figures else ("-", "-", "-")
+    events, passes, deaths = map(int, figures.groups()) if figures else (0, 0, 0)
     wrong = re.findall(r"^not ok: (.*)$", said.text, re.M)
-    idle = [] if figures else ["it printed no number of events"]
-    if figures and int(events) < fault.least:
-        idle.append(f"{events} events, fewer than {fault.least}")
-    if figures and not int(passes) + int(deaths):
+    idle = [] if events >= fault.least else [f"{events} events, fewer than {fault.least}"]
+    if not passes + deaths:
         idle.append("no reader finished a pass")
     row = f"{fault.name}, {fault.kernel}: {events} events, {passes} passes of a reader"
     return steps.judge(fault.name, said, wrong, idle, row, fault.expected)

@@ -9,8 +9,8 @@ Linux's own tests of mm and lib, on stock and on Quell: every single result must
 import functools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,11 +38,11 @@ def _cases(group: dict[str, Any], suite: str = "") -> Iterator[tuple[str, str]]:
         yield from _cases(sub, sub["name"])
 
 
-def read(report: dict[str, Any]) -> list[Case]:
-    """Read kunit.py's JSON. A suite that did not run is a failure."""
+def read(report: dict[str, Any], said: str = "") -> list[Case]:
+    """Read kunit.py's JSON; ``said`` belongs to each failure. A suite that did not run is one."""
     words = {"PASS": "passed", "SKIP": "skipped"}
     found = [
-        Case(name, words.get(status, "failed"), "" if status == "PASS" else f"KUnit: {status}")
+        Case(name, words.get(status, "failed"), "" if status == "PASS" else f"KUnit: {status}\n{said}".rstrip())
         for name, status in _cases(report)
     ]
     ran = {case.name.partition(".")[0] for case in found}
@@ -55,12 +55,8 @@ def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any],
         file, report = temp / "console.log", temp / "kunit.json"
         file.write_text(log)
         tool = tree.tree / "tools/testing/kunit/kunit.py"
-        parsed = proc.run(
-            [sys.executable, "-B", tool, "parse", f"--json={report}", file],
-            cwd=tree.tree,
-            timeout=60,
-            check=False,
-        )
+        parse: list[str | Path] = [sys.executable, "-B", tool, "parse", f"--json={report}", file]
+        parsed = proc.run(parse, cwd=tree.tree, timeout=60, check=False)
         try:
             found: dict[str, Any] = json.loads(report.read_text())
         except (OSError, ValueError) as error:
@@ -75,10 +71,7 @@ def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any],
 def read_log(log: str, tree: source.Source, cache: Cache) -> list[Case]:
     """Read a kernel's log with ``tree``'s parser; QuellError if that finds no results."""
     report, said = _parse(log, tree, cache)
-    return [
-        replace(case, why=f"{case.why}\n{proc.tail(said, 60)}") if case.status == "failed" else case
-        for case in read(report)
-    ]
+    return read(report, proc.tail(said, 60))
 
 
 @pytest.mark.parametrize("linux", source.VERSIONS)
@@ -109,11 +102,6 @@ def outcomes(report: dict[str, Any]) -> dict[str, selftests.Outcome]:
     }
 
 
-def rows(stock: Iterable[str], quell: Iterable[str]) -> list[selftests.Selftest]:
-    """A row for each suite that ran on either kernel."""
-    return [selftests.Selftest("kunit", suite) for suite in dict.fromkeys([*stock, *quell])]
-
-
 @pytest.mark.full
 def test_linux(results: Results, origin: source.Source, cache: Cache) -> None:
     """Run Linux's suites, in one boot of each kernel; repeat those that differ."""
@@ -135,7 +123,6 @@ def test_linux(results: Results, origin: source.Source, cache: Cache) -> None:
         found = boot(kernel, number)
         return {test.name: found.get(test.command, selftests.Outcome("missing")) for test in tests}
 
-    tests = rows(*(boot(kernel, 1) for kernel in selftests.KERNELS))
-    if not tests:
-        raise QuellError("the kernels ran none of Linux's suites")
+    suites = dict.fromkeys(suite for kernel in selftests.KERNELS for suite in boot(kernel, 1))
+    tests = [selftests.Selftest("kunit", suite) for suite in suites]
     results.add(*selftests.report(tests, *selftests.compare_all(tests, run_on)))

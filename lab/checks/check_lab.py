@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lab's own checks: its tests with pytest, its types with mypy."""
 
-import hashlib
-import os
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -52,9 +50,6 @@ def test_tests(results: Results, folder: Path) -> None:
 
 def test_types(cache: Cache) -> None:
     """No complaint of mypy."""
-    # One cache for each clone of the repository, so that two do not disturb each other.
-    where = hashlib.sha256(os.fsencode(repo_root() / "lab")).hexdigest()[:12]
-    state = cache.folder("checks") / where / "mypy"
-    types = _run(["mypy", "--cache-dir", state], {})
+    types = _run(["mypy", "--cache-dir", cache.folder("checks") / "mypy"], {})
     if types.returncode != 0:
         pytest.fail(types.stdout + types.stderr, pytrace=False)

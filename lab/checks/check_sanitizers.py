@@ -61,20 +61,19 @@ _LEAK = re.compile(r"^unreferenced object .*$", re.M)
 
 @dataclass(frozen=True)
 class Race:
-    """A report of KCSAN: its title, the functions of the accesses, all of its lines."""
+    """A report of KCSAN: the functions of the accesses, and all of its lines."""
 
-    title: str
-    where: frozenset[str]
+    where: set[str]
     text: str
 
 
-def races(log: str) -> list[Race]:
-    """The complete reports of KCSAN in a kernel's log, each title once."""
-    found: dict[str, Race] = {}
+def races(log: str) -> dict[str, Race]:
+    """The complete reports of KCSAN in a kernel's log by title."""
     text = "\n".join(_STAMP.sub("", line) for line in log.replace("\r", "").splitlines())
-    for title, report in _KCSAN.findall(text):
-        found.setdefault(title, Race(title, frozenset(_ACCESS.findall(report)), f"{title}\n{report}".rstrip()))
-    return list(found.values())
+    return {
+        title: Race(set(_ACCESS.findall(report)), f"{title}\n{report}".rstrip())
+        for title, report in _KCSAN.findall(text)
+    }
 
 
 def complaints(log: str) -> list[str]:
@@ -84,7 +83,6 @@ def complaints(log: str) -> list[str]:
 
 
 _DEFINED = re.compile(r"^(?!#|\s|typedef|struct \w+ \{)[\w\s*]*?\b(\w+)\([^;]*$", re.M)
-_NO_NAMES = {"if", "while", "for", "switch", "return", "sizeof", "defined"}
 
 
 def own_functions(part: tree.KernelPart) -> set[str]:
@@ -93,7 +91,7 @@ def own_functions(part: tree.KernelPart) -> set[str]:
     for path, data in part.files.items():
         if path.endswith((".c", ".h")) and not path.startswith("tools/"):
             names.update(_DEFINED.findall(data.content.decode()))
-    return names - _NO_NAMES
+    return names
 
 
 def hooked_functions(part: tree.KernelPart) -> set[str]:
@@ -104,7 +102,7 @@ def hooked_functions(part: tree.KernelPart) -> set[str]:
         for path, section in hook.sections.items()
         if path.endswith((".c", ".h"))
         for hunk in placement.hunks(section)
-    } - {""}
+    }
 
 
 @dataclass(frozen=True)
@@ -172,18 +170,19 @@ def look(results: Results, name: str, bench: Bench, kernel_source: source.Source
     results.add(*kunit.read_log(log_of(guests[0]), kernel_source, bench.cache))
     wrong = [text for guest in guests for text in problems(guest)]
     part = tree.read_kernel_part(tree.kernel_dir(), kernel_source.linux)
-    found = {race.title: race for guest in guests for race in races(log_of(guest))}.values()
-    ours = [race for race in found if own_functions(part) & race.where]
-    at_hooks = [race for race in found if race not in ours and hooked_functions(part) & race.where]
-    known: set[str] = set()
+    found = {title: race for guest in guests for title, race in races(log_of(guest)).items()}
+    own, hooked = own_functions(part), hooked_functions(part)
+    ours = {title for title, race in found.items() if own & race.where}
+    at_hooks = {title for title, race in found.items() if hooked & race.where} - ours
+    new = ours | at_hooks
     if at_hooks:
         image = build.build_kernels(kernel_source, ("kcsan-stock",), bench.cache)["kcsan-stock"].image
-        known = {race.title for guest in replace(bench, image=image).run(_ANY_KERNEL) for race in races(log_of(guest))}
-    new = [*ours, *(race for race in at_hooks if race.title not in known)]
-    wrong += [f"data race: {race.text}" for race in new]
+        for guest in replace(bench, image=image).run(_ANY_KERNEL):
+            new -= at_hooks & races(log_of(guest)).keys()
+    wrong += [f"data race: {race.text}" for title, race in found.items() if title in new]
     results.check(not wrong, "no complaint", "\n".join(dict.fromkeys(wrong)))
-    if others := [race.title for race in found if race not in new]:
-        ui.note("\n  ".join([f"{name}: races of stock: {len(others)}", *others]))
+    if others := found.keys() - new:
+        ui.note("\n  ".join([f"{name}: races of stock: {len(others)}", *sorted(others)]))
 
 
 @pytest.mark.parametrize("name", ["sanitize", "kcsan"])

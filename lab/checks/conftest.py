@@ -16,7 +16,8 @@ from quell.errors import QuellError
 from quell.paths import Cache
 
 _RESULTS = pytest.StashKey[Results]()
-_ERRORS = pytest.StashKey[list[tuple[Path, BaseException]]]()
+# Errors that a test of a file has failed with.
+_errors: list[tuple[Path, BaseException]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,11 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_ERRORS] = []
-    try:
-        configurations.choose(config.getoption("build"))
-    except UsageError as error:
-        raise pytest.UsageError(error.message) from None
     if file := config.getoption("ktap"):
         config.pluginmanager.register(ktap.Writer(file))
 
@@ -138,10 +134,10 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, QuellError):
         report.longrepr = text_of(error)
-        if (item.path, error) in item.config.stash[_ERRORS]:
+        if (item.path, error) in _errors:
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 0, f"as above: {error.message}")
-        item.config.stash[_ERRORS].append((item.path, error))
+        _errors.append((item.path, error))
     results = item.stash.get(_RESULTS, None)
     if report.when == "call" and report.passed and results and not results.cases:
         report.outcome, report.longrepr = "failed", "nothing was tested"

@@ -13,11 +13,11 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from checks import scenario
 from checks.cases import Case
-from quell import machine, proc, watch
+from quell import machine, proc, procfs, watch
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
 
@@ -168,6 +168,7 @@ def boot(
     job = machine.Job(["/bin/sh", "-c", script(steps, setup, times)], data=data, stage=stage)
     limit = _BOOT_S + sum(step.limit * times + _OVERDUE_S for step in steps)
     with cache.scratch("steps") as rundir:
+        failed = QuellError(f"the {kernel} kernel did not begin {steps[0].name}", log=rundir / "console.log")
         try:
             machine.boot(
                 guest, image, job, rundir, cache=cache, timeout=limit, fail_on_oops=False,
@@ -177,35 +178,22 @@ def boot(
             raise
         except QuellError as error:
             # Results up to the error still count.
-            error.log = machine.save_log(error.log, cache)
-            if not (rundir / "stdout").exists() or not (rundir / "stdout").stat().st_size:
-                raise
-        said, console = ((rundir / name).read_text(errors="replace") for name in ("stdout", "console.log"))
-        found = read(said, console, steps)
+            failed = error
+        found = read(procfs.read(rundir / "stdout"), procfs.read(rundir / "console.log"), steps)
         if not found:
-            raise QuellError(
-                f"the {kernel} kernel did not begin {steps[0].name}",
-                log=machine.save_log(rundir / "console.log", cache),
-            )
+            failed.log = machine.save_log(failed.log, cache)
+            raise failed
     return found
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Item = TypeVar("_Item", bound=_Named)
 _Found = TypeVar("_Found")
 
 
-def run_all(items: Sequence[_Item], boot_on: Callable[[Sequence[_Item]], dict[str, _Found]]) -> dict[str, _Found]:
-    """Run all of ``items`` with ``boot_on``; continue in a new guest after one that killed its guest."""
+def run_all(items: Sequence[Any], boot_on: Callable[[Sequence[Any]], dict[str, _Found]]) -> dict[str, _Found]:
+    """Run all of ``items`` (by name) with ``boot_on``; continue in a new guest after one that killed its guest."""
     found: dict[str, _Found] = {}
-    left = list(items)
-    while left:
+    while left := [item for item in items if item.name not in found]:
         found |= boot_on(left)
-        left = [item for item in left if item.name not in found]
     return found
 
 

@@ -16,11 +16,7 @@ from quell.paths import Cache
 def _report(**suites: dict[str, str]) -> dict[str, Any]:
     """A report in the form of ``kunit.py parse --json``."""
     groups = [
-        {
-            "name": suite,
-            "sub_groups": [],
-            "test_cases": [{"name": case, "status": status} for case, status in cases.items()],
-        }
+        {"name": suite, "test_cases": [{"name": case, "status": status} for case, status in cases.items()]}
         for suite, cases in suites.items()
     ]
     return {"name": "Kunit Test Group", "sub_groups": groups, "test_cases": []}
@@ -69,20 +65,14 @@ def test_kernel_that_complains_has_failed(cache: Cache, monkeypatch: Patch) -> N
     assert case.status == "failed" and "mempolicy" in case.name and "Call Trace" in case.why
 
 
-@pytest.fixture
-def suites(monkeypatch: Patch) -> None:
-    """Two suites, independent of the kernel's."""
-    monkeypatch.setattr(kunit, "SUITES", ("quell", "luf"))
-
-
-@pytest.mark.usefixtures("suites")
 @pytest.mark.parametrize(("luf", "bad"), [
-    ({"b": "PASS", "c": "SKIP", "d": "FAIL"}, ("luf.d", "KUnit: FAIL")),
-    ({"b": "TEST_CRASHED"}, ("luf.b", "KUnit: TEST_CRASHED")),
+    ({"b": "PASS", "c": "SKIP", "d": "FAIL"}, ("luf.d", "KUnit: FAIL\nsaid")),
+    ({"b": "TEST_CRASHED"}, ("luf.b", "KUnit: TEST_CRASHED\nsaid")),
     ({}, ("luf", "the suite did not run")),
 ])  # fmt: skip
-def test_kunit(luf: dict[str, str], bad: tuple[str, str]) -> None:
-    cases = kunit.read(_report(quell={"a": "PASS"}, luf=luf))
+def test_kunit(luf: dict[str, str], bad: tuple[str, str], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(kunit, "SUITES", ("quell", "luf"))
+    cases = kunit.read(_report(quell={"a": "PASS"}, luf=luf), "said")
     assert [(case.name, case.why) for case in cases if case.status == "failed"] == [bad]
     assert [case.name for case in cases if case.status == "skipped"] == ["luf.c"] * ("c" in luf)
 
@@ -97,9 +87,7 @@ def test_linux_suites_become_rows() -> None:
 
 
 def test_linux_suite_that_one_kernel_lacks_is_a_difference() -> None:
-    stock, quell = (kunit.outcomes(_report(**suites)) for suites in ({"slub": {"a": "PASS"}}, {}))
-    rows = kunit.rows(stock, quell)
-    assert [row.name for row in rows] == ["kunit/slub"]
-    missing = selftests.Outcome("missing")
-    [case] = selftests.report(rows, {"kunit/slub": [(stock["slub"], missing)]})
+    [stock] = kunit.outcomes(_report(slub={"a": "PASS"})).values()
+    row = selftests.Selftest("kunit", "slub")
+    [case] = selftests.report([row], {row.name: [(stock, selftests.Outcome("missing"))]})
     assert case.status == "failed"

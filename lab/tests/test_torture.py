@@ -93,7 +93,6 @@ def test_mutant_that_survives_fails(bench: Any) -> None:
     assert found.status == "passed" and "user half" in found.said and "0.12 s" in found.said
     assert all(case.status == "failed" and "survived" in case.why for case in survived)
     assert survived[1].why.endswith("gave up: swapon: Cannot allocate memory")
-    assert "no test for the mutation ODD_ONE" in ready.mutant("ODD_ONE").why
 
 
 def test_every_mutation_has_a_test() -> None:

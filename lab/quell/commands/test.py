@@ -63,11 +63,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument(
-        "--only",
-        metavar="NAME",
-        action="append",
-        choices=PARTS,
-        help=f"only this part, one of {', '.join(PARTS)} (may be repeated)",
+        "--only", metavar="NAME", action="append", choices=PARTS, help="only this part (may be repeated)"
     )
     parser.add_argument(
         "--full", action="store_true",
@@ -75,10 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"compiled after every patch, and {', '.join(EXTRA)}",
     )
     parser.add_argument(
-        "--build",
-        metavar="NAME",
-        action="append",
-        default=[],
+        "--build", metavar="NAME", action="append", default=[],
         help="only this configuration of builds (may be repeated; implies --only builds)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)")
