@@ -27,8 +27,6 @@ from quell import build, prereq, proc, source, toolchain, tree, ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache, write_atomic
 
-pytestmark = pytest.mark.builds
-
 _LIST = "list.mk"
 # A kept result depends on these.
 _CODE = (__file__, build.__file__, own_code.__file__, scenario.FOLDER / _LIST)

@@ -11,8 +11,6 @@ from checks.cases import Results
 from quell import export, prereq, proc, source, tree
 from quell.paths import Cache
 
-pytestmark = pytest.mark.checkpatch
-
 # Complaints of checkpatch --strict that do not apply, by path.
 _NOT_CHECKED = (
     ("", "FILE_PATH_CHANGES"),

@@ -12,13 +12,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from checks.cases import Case, Results
 from quell import prereq, proc, source, tree
 from quell.errors import QuellError
-
-pytestmark = pytest.mark.coccinelle
 
 _REPORT = re.compile(r"^virtual report\b", re.M)
 _OCAML = re.compile(r"^@.*\b(?:script|initialize):ocaml\b", re.M)

@@ -22,8 +22,6 @@ from checks.cases import Results
 from quell import build, deb, machine, mechanisms, prereq, proc, series, source, tree, ui, version
 from quell.paths import Cache
 
-pytestmark = pytest.mark.deb
-
 # deb.config builds it as a module.
 _MODULE = "loop"
 _HOOKS = ("preinst", "postinst", "prerm", "postrm")

@@ -24,8 +24,6 @@ from quell import build, counters, deb, debian, machine, prereq, proc, source, u
 from quell.errors import QuellError
 from quell.paths import Cache
 
-pytestmark = pytest.mark.distro
-
 _PACKAGE = "linux-config-6.12"
 _FILE = "usr/src/linux-config-6.12/config.amd64_none_amd64.xz"
 # Options that stay modules. Guests need them, except KVM's: these select built-in options of

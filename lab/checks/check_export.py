@@ -20,8 +20,6 @@ from quell.errors import QuellError
 from quell.paths import Cache
 from quell.source import git
 
-pytestmark = pytest.mark.export
-
 
 @dataclass(frozen=True)
 class Work:

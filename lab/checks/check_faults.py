@@ -25,8 +25,6 @@ from quell import build, disks, machine, proc, procfs, prereq, source, workload
 from quell.frames import DATA_DIR
 from quell.paths import Cache
 
-pytestmark = pytest.mark.faults
-
 _SHORT_S, _LONG_S = 15, 90
 # Seconds that a case may take beyond its time, until the last pass of the readers ends.
 _MARGIN_S = 240

@@ -27,8 +27,6 @@ from quell.errors import QuellError
 from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache
 
-pytestmark = pytest.mark.fuzz
-
 SHORT_S = 180
 # With --full: an hour each, in guests of ten minutes.
 LONG_S, LONG_GUESTS = 600, 6

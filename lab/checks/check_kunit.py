@@ -21,8 +21,6 @@ from quell import build, machine, prereq, proc, source
 from quell.errors import QuellError
 from quell.paths import Cache
 
-pytestmark = pytest.mark.kunit
-
 SUITES = ("quell", "luf", "rmap_batch", "early_ack", "early_ack_kvm", "folio_order")
 # KUnit's status words, as those of the table of selftests.
 _WORDS = {"PASS": "ok", "SKIP": "skip"}

@@ -13,8 +13,6 @@ from checks.cases import Results
 from quell import prereq, proc
 from quell.paths import Cache, repo_root
 
-pytestmark = pytest.mark.lab
-
 _TIMEOUT_S = 900
 
 

@@ -15,15 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from checks import scenario
 from checks.cases import Case, Results, text_of
 from quell import prereq, proc
 from quell.errors import QuellError
 from quell.paths import repo_root
-
-pytestmark = pytest.mark.models
 
 MODELS = repo_root() / "models"
 # On a quiet machine no search takes 30 s.

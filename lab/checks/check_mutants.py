@@ -7,8 +7,6 @@ from checks.cases import settle
 from checks.torture import ATTACKS, Bench, mutant_names
 from quell import source
 
-pytestmark = pytest.mark.mutants
-
 # In code that newer versions of Linux do not reach: they have it themselves.
 _FIRST_ONLY = ("FOLIO_REUSE_SHARED", "RMAP_LOSE_MARKER", "RMAP_DROP_USED")
 

@@ -14,8 +14,6 @@ from checks.cases import Case, Results
 from quell import build, disks, machine, prereq, source, stats, workload
 from quell.paths import Cache, repo_root
 
-pytestmark = pytest.mark.own
-
 # A guest takes one to four minutes, more on a busy host.
 _TIMEOUT_S = 1500
 

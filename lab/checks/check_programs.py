@@ -28,8 +28,6 @@ from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root
 
-pytestmark = pytest.mark.programs
-
 KERNELS = ("stock", "quell")
 # If reclaim frees fewer pages, there was no memory pressure.
 _LEAST_STOLEN = 2000

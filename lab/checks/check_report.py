@@ -3,14 +3,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from checks.check_lab import run_tests
 from checks.cases import Results
 from quell import packages, prereq
 from quell.paths import Cache, repo_root
-
-pytestmark = pytest.mark.report
 
 
 def test_report(results: Results, cache: Cache, folder: Path) -> None:

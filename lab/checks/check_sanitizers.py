@@ -27,8 +27,6 @@ from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache
 
-pytestmark = pytest.mark.sanitizers
-
 WORKLOADS = ("mapped-read", "dontneed-touch")
 _CPUS = 4
 _NODE = 512 * machine.MIB

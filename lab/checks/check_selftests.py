@@ -17,16 +17,12 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import pytest
-
 from checks import scenario, steps
 from checks.cases import Case, Results
 from quell import build, disks, machine, prereq, proc, source, toolchain, ui
 from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache
-
-pytestmark = pytest.mark.selftests
 
 KERNELS = ("stock", "quell")
 # Suffix of kernels that are KVM hosts themselves, for the tests of KVM.

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from checks import scenario, steps
 from checks.cases import Case, Results
 from quell import build, machine, prereq, proc, source, ui
 from quell.frames import DATA_DIR
 from quell.paths import Cache
-
-pytestmark = pytest.mark.stress
 
 COMPARED = ("stock", "quell")
 DEBUG = "debug"

@@ -7,8 +7,6 @@ from checks import steps
 from checks.cases import settle
 from checks.torture import INTACT, VARIANTS, Attack, Bench
 
-pytestmark = pytest.mark.torture
-
 _INTACT_S = 60
 _VARIANT_S = 15
 _FULL_READS = 10**8

@@ -20,8 +20,6 @@ from quell import build, counters, machine, prereq, source, tree, workload
 from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root
 
-pytestmark = pytest.mark.vm
-
 # Shootdowns in the long form; after each one other CPUs look for a stale translation.
 _FULL_ROUNDS = 10**7
 _CLASSIC = "classic LRU"

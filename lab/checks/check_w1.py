@@ -10,8 +10,6 @@ from checks.cases import Results
 from quell import build, prereq, proc, source, tree
 from quell.paths import Cache
 
-pytestmark = pytest.mark.w1
-
 
 def warnings(origin: source.Source, cache: Cache, kernel_part: Path) -> dict[str, list[str]]:
     """Compile Quell's own objects with W=1: the warnings about each of Quell's files.

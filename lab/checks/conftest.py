@@ -28,9 +28,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ktap", type=Path, metavar="FILE", help="write all results as KTAP")
 
 
+def _part(path: Path) -> str:
+    return path.stem.removeprefix("check_")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    for path in Path(__file__).parent.glob("check_*.py"):
+        config.addinivalue_line("markers", f"{_part(path)}: part of ./quell test")
     if file := config.getoption("ktap"):
         config.pluginmanager.register(ktap.Writer(file))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(_part(item.path))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
