@@ -114,24 +114,20 @@ def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:
     return cases
 
 
-_TARGETS = "quell-targets:;@echo $(TARGETS)"
 _SELFTESTS = "tools/testing/selftests"
 _PAGES = "Documentation/admin-guide/mm"
 
 
 def listed(linux: Path) -> list[Case]:
     """Look at the lists of selftests and of pages, in a tree with Quell applied."""
-    asked = proc.run(
-        [*build.clean_env(), "make", "-s", "-C", linux / _SELFTESTS, f"--eval={_TARGETS}", "quell-targets"],
-        check=False,
-    )
-    known = "quell" in asked.stdout.split() and (linux / _SELFTESTS / "quell/Makefile").is_file()
+    targets = (linux / _SELFTESTS / "Makefile").read_text()
+    known = "TARGETS += quell" in targets.splitlines() and (linux / _SELFTESTS / "quell/Makefile").is_file()
     index = (linux / _PAGES / "index.rst").read_text()
     named = sorted(line.strip() for line in index.splitlines() if line.strip().startswith("quell_"))
     pages = sorted(path.stem for path in (linux / _PAGES).glob("quell_*.rst"))
     differ = f"{_PAGES} has {' '.join(pages)}, index.rst {' '.join(named)}"
     return [
-        _case("make kselftest knows Quell's selftests", "" if known else f"no: {asked.stdout + asked.stderr}"),
+        _case("make kselftest knows Quell's selftests", "" if known else "it does not"),
         _case("the table of contents has Quell's pages", "" if named == pages != [] else differ),
     ]
 

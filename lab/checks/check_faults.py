@@ -20,7 +20,6 @@ import pytest
 from checks import scenario, steps
 from checks.compiled import GUEST
 from checks.cases import Case, settle
-from checks.torture import PROGRAM
 from quell import build, disks, machine, proc, procfs, prereq, source, workload
 from quell.frames import DATA_DIR
 from quell.paths import Cache
@@ -206,7 +205,7 @@ def test_fault(fault: Fault, origin: source.Source, programs: dict[str, Path], c
     # A busy host does less work in a second.
     seconds = _LONG_S if full else _SHORT_S * steps.patience()
     image = _kernel(fault.kernel, origin, cache).image
-    settle(run_fault(fault, image, seconds, cache, programs[PROGRAM].parent))
+    settle(run_fault(fault, image, seconds, cache, programs["luf_torture"].parent))
 
 
 @pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, 6))])

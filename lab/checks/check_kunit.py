@@ -55,15 +55,12 @@ def _parse(log: str, tree: source.Source, cache: Cache) -> tuple[dict[str, Any],
         tool = tree.tree / "tools/testing/kunit/kunit.py"
         parse: list[str | Path] = [sys.executable, "-B", tool, "parse", f"--json={report}", file]
         parsed = proc.run(parse, cwd=tree.tree, timeout=60, check=False)
-        try:
-            found: dict[str, Any] = json.loads(report.read_text())
-        except (OSError, ValueError) as error:
+        if not report.exists():
             raise QuellError(
                 "the kernel's KUnit parser found no results in the console log",
-                detail=proc.tail(parsed.stdout + parsed.stderr),
-                log=machine.save_log(file, cache),
-            ) from error
-    return found, parsed.stdout
+                detail=proc.tail(parsed.stdout + parsed.stderr), log=machine.save_log(file, cache),
+            )  # fmt: skip
+        return json.loads(report.read_text()), parsed.stdout
 
 
 def read_log(log: str, tree: source.Source, cache: Cache) -> list[Case]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Mutation testing: a test must catch each mutation of the debug kernel (torture.py)."""
+"""Mutation testing: a test must catch each mutation of the debug kernel (check_torture.py)."""
 
 import pytest
 
 from checks.cases import settle
-from checks.torture import ATTACKS, Bench, mutant_names
+from checks.check_torture import ATTACKS, Bench, mutant_names
 from quell import source
 
 # In code that newer versions of Linux do not reach: they have it themselves.

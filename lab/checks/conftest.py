@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-from checks import benches, configurations, ktap, torture
+from checks import benches, check_torture, ktap
 from checks.compiled import compile_selftests
 from checks.cases import LINUX, Case, Results, text_of
 from quell import build, prereq, source
@@ -101,11 +101,11 @@ def origin(request: pytest.FixtureRequest, cache: Cache) -> source.Source:
 
 
 @pytest.fixture(scope="module")
-def debug_bench(origin: source.Source, cache: Cache, programs: dict[str, Path], disk: Path) -> torture.Bench:
+def debug_bench(origin: source.Source, cache: Cache, programs: dict[str, Path], disk: Path) -> check_torture.Bench:
     """The debug kernel."""
     prereq.ensure((*prereq.VM, *prereq.XFS))
     image = build.build_kernels(origin, ("debug",), cache)["debug"].image
-    return torture.Bench(image, programs[torture.PROGRAM], disk, cache)
+    return check_torture.Bench(image, programs["luf_torture"], disk, cache)
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_a_difference_is_seen(source: Source, shared: Path, linux: Path) -> None
 
 
 @pytest.mark.parametrize(("targets", "named", "pages", "bad"), [
-    ("mm quell zram", "   quell_one\n", ["quell_one"], []),
+    ("quell", "   quell_one\n", ["quell_one"], []),
     ("mm", "   quell_one\n", ["quell_one"], ["make kselftest"]),
     ("quells", "   quell_one\n", ["quell_one", "quell_two"],
      ["make kselftest", "has quell_one quell_two, index"]),
@@ -138,7 +138,7 @@ def test_lists(targets: str, named: str, pages: list[str], bad: list[str], tmp_p
     docs = "Documentation/admin-guide/mm"
     write_files(tmp_path, {
         "tools/testing/selftests/quell/Makefile": "",
-        "tools/testing/selftests/Makefile": f"TARGETS := x\nTARGETS += {targets}\nall:\n\tfalse\n",
+        "tools/testing/selftests/Makefile": f"TARGETS := x\nTARGETS += {targets}\n",
         f"{docs}/index.rst": f".. toctree::\n\n   ksm\n{named}   zswap\n",
         **{f"{docs}/{page}.rst": "" for page in pages},
     })  # fmt: skip

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from checks import torture
+from checks import check_torture as torture
 from guests import Patch, guest_result
 from quell import machine, watch
 from quell.paths import Cache
