@@ -1,16 +1,104 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report of ``quell test``: a line for each part, and its failures; it keeps the record."""
+"""The report of ``quell test``: a line for each part, and its failures; and its record for ``--resume``."""
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import pytest
 
-from checks import record
 from checks.cases import Case
-from quell import ui
+from quell import build, prereq, qemu, source, ui, version
+from quell.paths import Cache, repo_root, write_atomic
+
+# The result of a part depends on the kernel source, the system, and these files.
+_INPUTS = (
+    "docs", "kernel", "lab", "models", "workloads", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "quell",
+)
+# Not an input, although it is in docs/.
+_RECORD = "docs/full-test.md"
+# All other parts only compile and boot: they do not depend on docs and the lab's own tests.
+_DEPEND_ON_ALL = ("lab", "report", "export", "models", "own", "deb")
+_GUESTS = (
+    "kernel", "workloads", "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt",
+    "lab/requirements-test.txt", "quell",
+)  # fmt: skip
+
+
+def inputs(part: str) -> str:
+    """A digest of all files in the repository that ``part`` depends on."""
+    digest = hashlib.sha256()
+    root = repo_root()
+    for name in _INPUTS if part in _DEPEND_ON_ALL else _GUESTS:
+        top = root / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            parts = path.relative_to(root).parts
+            if "/".join(parts) != _RECORD and path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in parts):
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+                digest.update(f"{'/'.join(parts)}\0{content}\0".encode())
+    return digest.hexdigest()
+
+
+_HEAD = """<!-- SPDX-License-Identifier: GPL-2.0-only -->
+# The last `./quell test{}`, part by part
+
+Written by `./quell test --record FILE`. *Inputs* is a digest of what the part depends on: the files of the repository, the
+kernel source, the compiler and QEMU. `--resume` runs a part again when its digest is another one, or when it did not pass.
+
+| part | passed | failed | skipped | took | when (UTC) | commit | inputs | why skipped |
+|---|---:|---:|---:|---:|---|---|---|---|
+"""
+
+
+class Record:
+    """The last result of each part: a file with a table, for readers and for ``--resume``.
+
+    Without ``file`` it is in the cache; ``full``: for the long forms. A damaged file is ignored.
+    """
+
+    def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
+        self.file = file or cache.folder("checks") / f"record{'-full' if full else ''}.md"
+        self._cache, self._commit = cache, version.quell()
+        self._head = _HEAD.format(" --full" if full else "")
+        text = self.file.read_text(errors="replace") if self.file.exists() else ""
+        lines = text.removeprefix(self._head).splitlines() if text.startswith(self._head) else []
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        self._rows = {row[0]: row for row in rows if len(row) == 9}
+
+    def _digest(self, key: str) -> str:
+        return hashlib.sha256(f"{key}; {self._head}; {_system(self._cache)}".encode()).hexdigest()[:12]
+
+    def passed_on(self, name: str, key: str) -> str:
+        """Date on which the part passed, if its last run had the inputs ``key`` and passed; else ""."""
+        row = self._rows.get(name)
+        return row[5] if row and row[1] != "0" and row[2] == "0" and row[7] == self._digest(key) else ""
+
+    def write(self, name: str, cases: Sequence[Case], seconds: float, key: str) -> None:
+        """Record the results of a part that just ran, with the inputs ``key``."""
+        count = Counter(case.status for case in cases)
+        why = Counter(" ".join(case.why.split()).replace("|", "/") for case in cases if case.status == "skipped")
+        self._rows[name] = [
+            name, *(str(count[word]) for word in ("passed", "failed", "skipped")), ui.duration(seconds),
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime()), self._commit, self._digest(key),
+            "; ".join(f"{text} ({n})" for text, n in why.items()),
+        ]  # fmt: skip
+        write_atomic(self.file, self._head + "".join(f"| {' | '.join(row)} |\n" for row in self._rows.values()))
+
+
+def _system(cache: Cache) -> str:
+    """Further inputs of a result: the kernel source, compiler, linker and QEMU."""
+    origins = [source.present_source(cache, linux) for linux in source.VERSIONS]
+    parts = [origin.key if origin else "no source" for origin in origins]
+    if prereq.which("gcc") and prereq.which("ld"):
+        parts.append(build.compiler_version())
+    if prereq.which(qemu.NAME):
+        parts.append(qemu.find(cache).version)
+    return "; ".join(parts)
+
+
+# --- the report ----------------------------------------------------------------
 
 
 def part_of(nodeid: str) -> str:
@@ -25,9 +113,9 @@ class Parts:
     recorded.
     """
 
-    def __init__(self, wanted: Sequence[str], kept: record.Record | None, resume: bool) -> None:
+    def __init__(self, wanted: Sequence[str], kept: Record | None, resume: bool) -> None:
         # Before any part runs: a file that changes meanwhile has not been tested.
-        self.keys = {part: record.inputs(part) for part in wanted}
+        self.keys = {part: inputs(part) for part in wanted}
         self.kept = kept
         self.count = Counter[str]()
         self.cases: dict[str, list[Case]] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import record
+from checks import parts
 from checks.cases import Case
 from conftest import text_of, until, write_files
 from guests import Patch
@@ -170,8 +170,8 @@ def test_each_part_is_a_module_with_inputs() -> None:
     modules = test_command.CHECKS.glob("check_*.py")
     assert set(test_command.PARTS) == {path.stem.removeprefix("check_") for path in modules}
     assert all(f"\n  {name} " in str(test_command.__doc__) for name in test_command.PARTS)
-    assert set(record._DEPEND_ON_ALL) <= set(test_command.PARTS)
-    assert all((repo_root() / name).exists() for name in (*record._INPUTS, *record._GUESTS))
+    assert set(parts._DEPEND_ON_ALL) <= set(test_command.PARTS)
+    assert all((repo_root() / name).exists() for name in (*parts._INPUTS, *parts._GUESTS))
 
 
 # --- the record ------------------------------------------------------------------
@@ -180,37 +180,37 @@ CASES = [Case("reads"), Case("writes", "failed", "it is stale"), Case("nodes", "
 
 
 def test_what_passed_is_known_until_something_changes(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(record, "_system", lambda _: "this")
+    monkeypatch.setattr(parts, "_system", lambda _: "this")
     file = tmp_path / "full-test.md"
 
     def passed(name: str, key: str = "key", full: bool = False) -> str:
-        return record.Record(cache, file, full).passed_on(name, key)
+        return parts.Record(cache, file, full).passed_on(name, key)
 
     assert passed("lab") == ""
     for name, cases in (("lab", CASES[:1]), ("vm", CASES), ("models", CASES[2:])):
-        record.Record(cache, file, False).write(name, cases, 9.0, "key")
+        parts.Record(cache, file, False).write(name, cases, 9.0, "key")
     assert passed("lab") > "2"
     # Another key; a part that failed; one that skipped all; one that never ran.
     assert not any([passed("lab", "other"), passed("vm"), passed("models"), passed("own")])
     assert passed("lab", full=True) == ""
     row = next(line for line in file.read_text().splitlines() if line.startswith("| vm |"))
     assert row.startswith("| vm | 1 | 1 | 1 | 9 s |") and row.endswith("| there is one (1) |")
-    monkeypatch.setattr(record, "_system", lambda _: "a newer kernel source")
+    monkeypatch.setattr(parts, "_system", lambda _: "a newer kernel source")
     assert passed("lab") == ""
     file.write_text("{")
     assert passed("lab") == ""
 
 
 def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(record, "repo_root", lambda: tmp_path)
+    monkeypatch.setattr(parts, "repo_root", lambda: tmp_path)
     for folder in ("lab/checks", "lab/tests", "docs"):
         (tmp_path / folder).mkdir(parents=True)
     write_files(tmp_path, {"lab/quell/x.py": "1"})
 
     def changed_by(*names: str) -> set[str]:
-        before = {part: record.inputs(part) for part in test_command.PARTS}
+        before = {part: parts.inputs(part) for part in test_command.PARTS}
         write_files(tmp_path, dict.fromkeys(names, "2"))
-        return {part for part in before if record.inputs(part) != before[part]}
+        return {part for part in before if parts.inputs(part) != before[part]}
 
     assert changed_by("lab/quell/__pycache__/x.pyc", "notes", "docs/full-test.md") == set()
     changed = changed_by("lab/tests/test_x.py", "docs/x.md")

@@ -107,13 +107,13 @@ def main(args: argparse.Namespace) -> int:
     os.environ.pop("PYTEST_ADDOPTS", None)
     import pytest
 
-    from checks import configurations, parts, record
+    from checks import configurations, parts
 
     if args.build:
         configurations.choose(args.build)
         args.only = [*(args.only or ()), "builds"]
     wanted = [part for part in PARTS if (part in args.only if args.only else args.full or part not in EXTRA)]
-    kept = None if args.build else record.Record(cache, args.record, args.full)
+    kept = None if args.build else parts.Record(cache, args.record, args.full)
     report = parts.Parts(wanted, kept, args.resume)
     options = [f"--config-file={repo_root()}/lab/pyproject.toml", f"--rootdir={CHECKS.parent}", "--capture=no"]
     options += ["--continue-on-collection-errors", *(["--full"] if args.full else [])]
