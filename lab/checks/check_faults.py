@@ -92,17 +92,6 @@ def _readers(cache: Cache) -> workload.Prepared:
     return workload.prepare(workload.select(["mapped-read"])[0], _DATA // 4 * machine.MIB, cache, {})
 
 
-def run_fault(fault: Fault, image: Path, seconds: int, cache: Cache, programs: Path) -> Case:
-    """One case, in a guest of its own."""
-    ready = _readers(cache)
-    append = ("no_timer_check", *fault.append)
-    guest = machine.Machine(memory=machine.parse_memory(fault.memory), cpus=fault.cpus, append=append)
-    step = steps.Step(fault.name, script(fault, seconds, ready.argv, programs), seconds + _MARGIN_S)
-    said = steps.boot(fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs)[fault.name]
-    steps.keep(cache.logs / "faults", fault.name, said.whole())
-    return judge(fault, said)
-
-
 # --- power cuts ---------------------------------------------------------------
 
 _CUT_MEMORY = 128 * machine.MIB
@@ -201,11 +190,18 @@ def _kernel(name: str, origin: source.Source, cache: Cache) -> build.Kernel:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault(fault: Fault, origin: source.Source, programs: dict[str, Path], cache: Cache, full: bool) -> None:
-    """Each event for _SHORT_S or longer; in the long form for _LONG_S."""
+    """Each event in a guest of its own for _SHORT_S or longer; in the long form for _LONG_S."""
     # A busy host does less work in a second.
     seconds = _LONG_S if full else _SHORT_S * steps.patience()
     image = _kernel(fault.kernel, origin, cache).image
-    settle(run_fault(fault, image, seconds, cache, programs["luf_torture"].parent))
+    ready = _readers(cache)
+    text = script(fault, seconds, ready.argv, programs["luf_torture"].parent)
+    step = steps.Step(fault.name, text, seconds + _MARGIN_S)
+    append = ("no_timer_check", *fault.append)
+    guest = machine.Machine(memory=machine.parse_memory(fault.memory), cpus=fault.cpus, append=append)
+    said = steps.boot(fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs)[fault.name]
+    steps.keep(cache.logs / "faults", fault.name, said.whole())
+    settle(judge(fault, said))
 
 
 @pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, 6))])
