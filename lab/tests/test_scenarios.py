@@ -8,7 +8,7 @@ import pytest
 
 from conftest import fails
 from guests import Patch, execute
-from checks import benches, check_faults, check_programs, check_selftests, scenario, steps
+from checks import benches, check_faults, check_programs, check_sanitizers, check_selftests, scenario, steps
 from checks.compiled import GUEST, selftest_names
 from quell.errors import QuellError
 
@@ -25,6 +25,9 @@ def test_made_scripts_are_shell_and_have_no_word_left() -> None:
     work = ["/run/mapped-read", "--threads", "2", "/data"]
     made = [check_faults.script(fault, 15, work, Path("/staged")) for fault in check_faults.FAULTS]
     made += map(check_programs.script, check_programs.PROGRAMS)
+    load = check_sanitizers.load(check_sanitizers.PROGRAMS, Path("/programs"))
+    assert load.count("@quell test ") == len(check_sanitizers.PROGRAMS)
+    made.append(scenario.shell("sanitizers.sh", LOAD=load))
     words = "WORK DATA EVENT PREPARE AFTER TOLERATE SECONDS PRIVATE".split()
     assert not re.search(rf"\b({'|'.join([*words, *check_programs._WORDS])})\b", "\n".join(made))
     for text in (linux, *made):
