@@ -67,7 +67,7 @@ def _all_series() -> list[Any]:
 
 @pytest.mark.parametrize("words", _all_series())
 def test_series(words: str, results: Results, work: Work, cache: Cache, full: bool) -> None:
-    """A series and its roll-up; in the long form, the tree is compiled after each commit, with --only after the last."""
+    """A series and its roll-up; in the long form, the tree is compiled after each commit (of --only the last)."""
     prereq.ensure(prereq.BUILD if full else [item for item in prereq.BUILD if item.need == "git"])
     only = words.partition("--only ")[2]
     if only and f"{only}.patch" not in own_code.mechanism_patches(work.series.part):

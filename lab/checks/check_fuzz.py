@@ -68,7 +68,7 @@ class Fuzz:
         self, name: str, argv: Sequence[object], *, node: int, cpus: int, data: Path, more: Sequence[object] = (),
         before: str = "", stage: Sequence[Path] = (),
     ) -> None:  # fmt: skip
-        """The command is ``argv``, the seconds, the seed and ``more``. ``node``: memory of each of two nodes, in MiB."""
+        """The command is ``argv``, the seconds, the seed and ``more``. ``node``: size of each of two nodes, in MiB."""
         command = shlex.join(map(str, (*argv, self.seconds, self.seed, *more)))
         step = steps.Step(name, command, self.seconds + _MARGIN_S, before)
         nodes = (node * machine.MIB,) * 2
@@ -80,22 +80,15 @@ class Fuzz:
         self.results.add(judge(f"{name}, --seed {self.seed}", said))
 
 
-@pytest.fixture(scope="module")
-def first_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of each fuzzer's first guest."""
-    seed = request.config.getoption("seed")
-    return random.randrange(1, 10**6) if seed is None else int(seed)
-
-
 @pytest.fixture(params=[0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, LONG_GUESTS))])
-def fuzz(
-    request: pytest.FixtureRequest, first_seed: int, origin: source.Source, results: Results, cache: Cache, full: bool
-) -> Fuzz:
-    """A guest, for SHORT_S or longer; in the long form LONG_GUESTS, LONG_S each."""
+def fuzz(request: pytest.FixtureRequest, origin: source.Source, results: Results, cache: Cache, full: bool) -> Fuzz:
+    """A guest, for SHORT_S or longer; in the long form LONG_GUESTS, LONG_S each. Seeds count up from --seed."""
     prereq.ensure((*prereq.VM, *prereq.XFS))
     image = build.build_kernels(origin, ("debug",), cache)["debug"].image
+    first = request.config.getoption("seed")
+    seed = random.randrange(1, 10**6) if first is None else first + request.param
     # A busy host does less work in a second.
-    return Fuzz(image, first_seed + request.param, LONG_S if full else SHORT_S * steps.patience(), results, cache)
+    return Fuzz(image, seed, LONG_S if full else SHORT_S * steps.patience(), results, cache)
 
 
 def test_trinity(fuzz: Fuzz, cache: Cache) -> None:

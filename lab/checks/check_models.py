@@ -135,7 +135,8 @@ def test_models(results: Results, folder: Path) -> None:
     """Run all; skip the removals of a run whose intact model fails."""
     prereq.ensure(prereq.MODELS)
     runs = read_runs()
-    wrong = [f"no run lists the removal of {name}" for name in unlisted(runs, map(Path.read_text, MODELS.glob("*.pml")))]
+    unknown = unlisted(runs, (path.read_text() for path in MODELS.glob("*.pml")))
+    wrong = [f"no run lists the removal of {name}" for name in unknown]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         intact = list(pool.map(lambda run: _check(folder, run), runs))
         results.add(*(case for case, _ in intact))

@@ -47,7 +47,8 @@ _STAMP = re.compile(r"^\[[^]]*\](?:\[[^]]*\])? ?")
 _KCSAN = re.compile(r"BUG: KCSAN: (.*)\n((?:.*\n)*?)(?======)")
 # An access, and below it the function.
 _ACCESS = re.compile(
-    r"^.*(?:reads?|writes?|assert no writes|assert no accesses|race at unknown)\b.* (?:to|by) .*\n[ \t]+(\w+)(?:\.\w+)*\+0x",
+    r"^.*(?:reads?|writes?|assert no writes|assert no accesses|race at unknown)\b.* (?:to|by) .*\n"
+    r"[ \t]+(\w+)(?:\.\w+)*\+0x",
     re.I | re.M,
 )
 _OTHER = re.compile(
@@ -161,9 +162,8 @@ def look(results: Results, name: str, bench: Bench, kernel_source: source.Source
     """Run the load on the kernel ``name``, and judge its complaints."""
     guests = bench.run(PROGRAMS)
     for number, guest in enumerate(guests):
-        steps.keep(
-            bench.cache.logs / "sanitizers", f"{name}-{kernel_source.linux}.{number}", f"{guest.stdout}\n{guest.console}"
-        )
+        log = f"{guest.stdout}\n{guest.console}"
+        steps.keep(bench.cache.logs / "sanitizers", f"{name}-{kernel_source.linux}.{number}", log)
     results.add(*tap.read(guests[0].stdout.partition(_LOG)[0]))
     results.add(*kunit.read_log(log_of(guests[0]), kernel_source, bench.cache))
     wrong = [text for guest in guests for text in problems(guest)]
