@@ -21,8 +21,9 @@ import pytest
 from checks import steps
 from checks.benches import BRD, XFS
 from checks.cases import Case, Results
+from checks.check_torture import Bench
 from checks.compiled import GUEST
-from quell import build, debian, machine, prereq, source, workload
+from quell import debian, machine, workload
 from quell.errors import QuellError
 from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache
@@ -81,14 +82,12 @@ class Fuzz:
 
 
 @pytest.fixture(params=[0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, LONG_GUESTS))])
-def fuzz(request: pytest.FixtureRequest, origin: source.Source, results: Results, cache: Cache, full: bool) -> Fuzz:
+def fuzz(request: pytest.FixtureRequest, debug_bench: Bench, results: Results, cache: Cache, full: bool) -> Fuzz:
     """A guest, for SHORT_S or longer; in the long form LONG_GUESTS, LONG_S each. Seeds count up from --seed."""
-    prereq.ensure((*prereq.VM, *prereq.XFS))
-    image = build.build_kernels(origin, ("debug",), cache)["debug"].image
     first = request.config.getoption("seed")
     seed = random.randrange(1, 10**6) if first is None else first + request.param
     # A busy host does less work in a second.
-    return Fuzz(image, seed, LONG_S if full else SHORT_S * steps.patience(), results, cache)
+    return Fuzz(debug_bench.image, seed, LONG_S if full else SHORT_S * steps.patience(), results, cache)
 
 
 def test_trinity(fuzz: Fuzz, cache: Cache) -> None:

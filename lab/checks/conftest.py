@@ -124,7 +124,6 @@ def results(request: pytest.FixtureRequest) -> Results:
                 report=pytest.TestReport(
                     address, (*item.location[:2], name), {}, outcome, why, when,  # type: ignore[arg-type]
                     duration=case.seconds if when == "call" else 0, start=now, stop=now,
-                    user_properties=[("said", case.said)] if case.said else [],
                 )
             )  # fmt: skip
 

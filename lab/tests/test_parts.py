@@ -98,7 +98,7 @@ def test_report_and_files(start: Start, tmp_path: Path) -> None:
     names = ["reads (all)", "nodes", "test_plain", "test_a", "test_b", "writes"]
     assert [case.get("name") for case in cases] == names
     assert cases[1].get("classname") == "parts.check_one.test_tap"
-    tags = ["properties", "skipped", "error", "skipped", "failure"]
+    tags = ["skipped", "error", "skipped", "failure"]
     assert [child.tag for case in cases for child in case] == tags
     assert (tmp_path / "a.ktap").read_text() == """KTAP version 1
 1..2
