@@ -24,7 +24,6 @@ _NOT_CHECKED = (
     ("include/linux/quell_mutants.h", "MACRO_ARG_UNUSED"),
     ("mm/quell_mutants.c", "COMPLEX_MACRO"),
     # A table with a macro that its users define, and code for several versions of Linux.
-    ("include/linux/quell_events.h", "LONG_LINE_COMMENT"),
     ("include/linux/quell_events.h", "LINUX_VERSION_CODE"),
     ("include/linux/quell_events.h", "CONSTANT_COMPARISON"),
     ("mm/quell_compat.h", "LINUX_VERSION_CODE"),
@@ -37,9 +36,8 @@ _NOT_CHECKED = (
     ("mm/Makefile", "EMBEDDED_FILENAME"),
     # linux/pgtable.h includes it.
     ("include/linux/luf_debug.h", "INCLUDE_LINUX"),
-    # Programs: no kernel macros there, and volatile keeps an access.
+    # In a program volatile keeps an access.
     ("tools/testing/", "VOLATILE"),
-    ("tools/testing/", "ARRAY_SIZE"),
 )
 
 
