@@ -7,6 +7,7 @@ program (PR_SET_PDEATHSIG), and a guard process ends the whole group when its pi
 the lab closes. The guard leads the group, which reserves the group's number.
 """
 
+import math
 import os
 import selectors
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -38,12 +39,7 @@ class Result:
 
 
 class Timeout(QuellError):
-    """A program exceeded its time-out and was ended; ``stdout`` and ``stderr`` are its output."""
-
-    def __init__(self, message: str, stdout: str, stderr: str, log: Path | None) -> None:
-        super().__init__(message, log=log)
-        self.stdout = stdout
-        self.stderr = stderr
+    """A program exceeded its time-out and was ended."""
 
 
 def _guard() -> subprocess.Popen[bytes]:
@@ -64,10 +60,8 @@ def _end_group(guard: subprocess.Popen[bytes], child: subprocess.Popen[bytes] | 
     try:
         if child is not None and child.poll() is None:
             os.killpg(guard.pid, signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE_S)
-            except subprocess.TimeoutExpired:
-                pass
     finally:
         os.killpg(guard.pid, signal.SIGKILL)
         if child is not None:
@@ -75,30 +69,6 @@ def _end_group(guard: subprocess.Popen[bytes], child: subprocess.Popen[bytes] | 
         guard.wait()
         assert guard.stdin is not None
         guard.stdin.close()
-
-
-def _missing(argv: Sequence[str], error: OSError) -> QuellError:
-    if isinstance(error, FileNotFoundError) and error.filename == argv[0]:
-        return UsageError(f"the program {argv[0]} is missing; ./quell doctor has the command to install it")
-    return UsageError(f"cannot run {argv[0]}: {error.strerror}: {error.filename}")
-
-
-class _Lines:
-    """Splits a stream into lines for a callback; a carriage return ends a line too."""
-
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self.on_line = on_line
-        self.rest = b""
-
-    def feed(self, data: bytes) -> None:
-        *lines, self.rest = (self.rest + data).replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            self.on_line(line.decode(errors="replace"))
-
-    def end(self) -> None:
-        if self.rest:
-            self.on_line(self.rest.decode(errors="replace"))
-            self.rest = b""
 
 
 def run(
@@ -124,44 +94,53 @@ def run(
     """
     args = [str(arg) for arg in argv]
     merged = log is not None or on_line is not None
+    out, err, rest = bytearray(), bytearray(), b""
+
+    def take(data: bytes) -> None:
+        nonlocal rest
+        out.extend(data)
+        if log_file is not None:
+            log_file.write(data)
+        # A carriage return ends a line, too.
+        *lines, rest = (rest + data).replace(b"\r", b"\n").split(b"\n")
+        if on_line is not None:
+            for line in lines:
+                on_line(line.decode(errors="replace"))
+
     with ExitStack() as stack:
         source: IO[bytes] | int = subprocess.DEVNULL
         if stdin:
             source = stack.enter_context(tempfile.TemporaryFile())
             source.write(stdin.encode())
             source.seek(0)
-        log_file = stack.enter_context(log.open("ab")) if log is not None else None
-        out: list[bytes] = []
-        err: list[bytes] = []
+        log_file = stack.enter_context(log.open("ab", buffering=0)) if log is not None else None
         child: subprocess.Popen[bytes] | None = None
         guard = _guard()
         try:
-            try:
-                child = subprocess.Popen(
-                    args,
-                    cwd=cwd,
-                    env={**os.environ, **env} if env is not None else None,
-                    stdin=source,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-                    process_group=guard.pid,
-                    preexec_fn=die_with_parent(os.getpid()),
-                )
-            except OSError as error:
-                raise _missing(args, error) from error
-            timed_out = _pump(child, timeout, out, err, log_file, on_line)
-            if not timed_out:
-                child.wait()
+            child = subprocess.Popen(
+                args,
+                cwd=cwd,
+                env={**os.environ, **env} if env is not None else None,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                process_group=guard.pid,
+                preexec_fn=die_with_parent(os.getpid()),
+            )
+            stack.enter_context(child)
+            in_time = _pump(child, timeout, take, err.extend)
+        except OSError as error:
+            if error.filename != args[0]:
+                raise
+            raise UsageError(f"{args[0]} cannot be run: {error.strerror}; ./quell doctor may know why") from error
         finally:
             # Also after success: the program may have left processes.
             _end_group(guard, child)
-            for stream in (child.stdout, child.stderr) if child else ():
-                if stream is not None:
-                    stream.close()
-    stdout = b"".join(out).decode(errors="replace")
-    stderr = b"".join(err).decode(errors="replace")
-    if timed_out:
-        raise Timeout(f"{args[0]} did not end within {timeout:g} s", stdout, stderr, log)
+    if rest and on_line is not None:
+        on_line(rest.decode(errors="replace"))
+    if not in_time:
+        raise Timeout(f"{args[0]} did not end within {timeout:g} s", log=log)
+    stdout, stderr = (text.decode(errors="replace") for text in (out, err))
     if check and child.returncode != 0:
         raise QuellError(f"{args[0]} {how_ended(child.returncode)}", detail=tail(stderr or stdout), log=log)
     return Result(child.returncode, stdout, stderr)
@@ -170,57 +149,33 @@ def run(
 def _pump(
     child: subprocess.Popen[bytes],
     timeout: float | None,
-    out: list[bytes],
-    err: list[bytes],
-    log_file: IO[bytes] | None,
-    on_line: Callable[[str], None] | None,
+    out: Callable[[bytes], object],
+    err: Callable[[bytes], object],
 ) -> bool:
-    """Move data until the program ends; True when the time-out came first."""
-    assert child.stdout is not None
-    lines = _Lines(on_line) if on_line is not None else None
-    deadline = None if timeout is None else time.monotonic() + timeout
+    """Pass on the program's output until it ends; False when the time-out came first."""
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     # The program's exit ends the loop, even if a stray child keeps the pipes open.
-    pidfd = os.pidfd_open(child.pid)
-    selector = selectors.DefaultSelector()
-    try:
-        selector.register(pidfd, selectors.EVENT_READ, None)
-        selector.register(child.stdout, selectors.EVENT_READ, out)
-        if child.stderr is not None:
-            selector.register(child.stderr, selectors.EVENT_READ, err)
+    pidfd = open(os.pidfd_open(child.pid), "rb", buffering=0)
+    with pidfd, selectors.DefaultSelector() as selector:
+        for stream, take in ((pidfd, None), (child.stdout, out), (child.stderr, err)):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, take)
         ended = False
-        while True:
+        while ended or time.monotonic() < deadline:
             # After the exit, only take data that is already in the pipes.
-            wait = 0.0 if ended else None
-            if not ended and deadline is not None:
-                wait = deadline - time.monotonic()
-                if wait <= 0:
-                    return True
-            events = selector.select(wait)
+            left = None if timeout is None else deadline - time.monotonic()
+            events = selector.select(0 if ended else left)
             if ended and not events:
                 break
             for key, _ in events:
-                if key.fd == pidfd:
+                if key.data is None:
                     ended = True
                     selector.unregister(pidfd)
+                elif data := os.read(key.fd, 65536):
+                    key.data(data)
                 else:
-                    data = os.read(key.fd, 65536)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                        continue
-                    key.data.append(data)
-                    if log_file is not None:
-                        log_file.write(data)
-                        log_file.flush()
-                    if lines is not None:
-                        lines.feed(data)
-            if ended and not selector.get_map():
-                break
-        if lines is not None:
-            lines.end()
-        return False
-    finally:
-        selector.close()
-        os.close(pidfd)
+                    selector.unregister(key.fileobj)
+        return ended
 
 
 def how_ended(returncode: int) -> str:
