@@ -6,18 +6,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from quell import ui
 from quell.errors import UsageError
-
-# Every user of the cache holds this one shared; clean takes it exclusively.
-_CACHE_LOCK = "cache"
-# Locks of this process, with their depth: locks are recursive.
-_held: dict[Path, int] = {}
 
 
 def repo_root() -> Path:
@@ -26,10 +22,7 @@ def repo_root() -> Path:
 
 
 class _Folder:
-    """A folder of the cache, named by its attribute and created when missing; ``what`` is its content."""
-
-    def __init__(self, what: str) -> None:
-        self.__doc__ = what
+    """A folder of the cache, named by its attribute and created when missing."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -63,29 +56,38 @@ class Cache:
             ) from error
         return path
 
-    downloads = _Folder("Debian packages as fetched")
-    source = _Folder("pristine kernel sources, one folder per key")
-    work = _Folder("source trees and objects of the kernels being built, one folder per kernel")
-    kernels = _Folder("finished kernels, one folder per key")
-    ccache = _Folder("ccache's own folder")
-    data = _Folder("workloads' programs and data images, one folder per key")
-    results = _Folder("kept results of comparisons")
-    logs = _Folder("logs of builds, boots and checks")
+    downloads = _Folder()  # Debian packages as fetched
+    source = _Folder()  # pristine kernel sources, one folder per key
+    work = _Folder()  # source trees and objects of the kernels being built, one folder per kernel
+    kernels = _Folder()  # finished kernels, one folder per key
+    ccache = _Folder()
+    data = _Folder()  # workloads' programs and data images, one folder per key
+    results = _Folder()  # kept results of comparisons
+    logs = _Folder()  # logs of builds, boots and checks
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keep ``quell clean`` away while this is held (shared between users)."""
-        with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", shared=True):
-            yield
+    def lock(self, name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+        """Hold the lock ``name`` (letters, digits, ``.-_``) against every other process, and against ourselves.
 
-    @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """Hold the lock ``name`` (letters, digits, ``.-_``) against every other process.
-
-        A note is printed before a wait. The lock is recursive.
+        A note is printed before a wait; with LOCK_NB in ``kind`` a held lock is a UsageError.
         """
-        with self.in_use(), _flock(self.folder("locks") / f"{name}.lock"):
+        with (self.folder("locks") / f"{name}.lock").open("a") as file:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if kind & fcntl.LOCK_NB:
+                    raise UsageError("another quell is using the cache; try again when it is done") from None
+                ui.note(f"waiting for another quell that holds {name} ...")
+                fcntl.flock(file, kind)
             yield
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep ``quell clean`` away while this is held (shared between users)."""
+        return self.lock("cache", fcntl.LOCK_SH)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Hold the whole cache alone; UsageError at once when it is in use."""
+        return self.lock("cache", fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def made(self, final: Path, make: Callable[[Path], object]) -> Path:
         """The folder ``final``. If it is missing, ``make`` fills a temporary folder first, under a lock."""
@@ -101,62 +103,6 @@ class Cache:
         """A temporary folder that guests see, too; ``name`` begins its own."""
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=self.folder("run")) as temp:
             yield Path(temp)
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the whole cache alone; UsageError at once when it is in use."""
-        with _flock(self.folder("locks") / f"{_CACHE_LOCK}.lock", wait=False):
-            yield
-
-
-@contextmanager
-def _flock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    if path in _held:
-        _held[path] += 1
-        try:
-            yield
-        finally:
-            _held[path] -= 1
-        return
-    fd = _acquire(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait)
-    _held[path] = 1
-    try:
-        if not shared:
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        del _held[path]
-        os.close(fd)
-
-
-def _acquire(path: Path, kind: int, wait: bool) -> int:
-    told = False
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not wait:
-                    raise UsageError("another quell is using the cache; try again when it is done") from None
-                if not told:
-                    holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-                    who = f" (process {holder})" if holder and kind == fcntl.LOCK_EX else ""
-                    ui.note(f"waiting for another quell{who} that holds {path.stem} ...")
-                    told = True
-                fcntl.flock(fd, kind)
-            # clean removes lock files: the held one must be the one that others will open.
-            try:
-                if os.path.samestat(os.fstat(fd), os.stat(path)):
-                    return fd
-            except FileNotFoundError:
-                pass
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
 
 
 @contextmanager
@@ -175,12 +121,8 @@ def atomic_dir(final: Path) -> Iterator[Path]:
         temp.chmod(0o755)
         yield temp
         if final.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".tmp-{final.name}-", dir=final.parent))
-            final.rename(old / "old")
-            temp.rename(final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temp.rename(final)
+            shutil.rmtree(final)
+        temp.rename(final)
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
         raise
@@ -225,22 +167,6 @@ def require_space(where: Path, needed: int, what: str) -> None:
 
 
 def tree_size(path: Path) -> int:
-    """Bytes of disk used under ``path``, hard links counted once, as ``du`` does."""
-    if path.is_file():
-        return path.stat().st_blocks * 512
-    seen: set[tuple[int, int]] = set()
-    total = 0
-    stack = [path]
-    while stack:
-        try:
-            entries = list(os.scandir(stack.pop()))
-        except (NotADirectoryError, FileNotFoundError):
-            continue
-        for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            if entry.is_dir(follow_symlinks=False):
-                stack.append(Path(entry.path))
-            elif (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
-    return total
+    """Bytes of disk used under ``path``, hard links counted once; 0 if it is not there."""
+    done = subprocess.run(["du", "-s", "-B1", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return int(done.stdout.split()[0]) if done.stdout else 0

@@ -11,7 +11,7 @@ import shutil
 from quell import ui
 from quell.paths import Cache, tree_size
 
-_KEPT = ("results", "venv", "locks")
+_KEPT = ("results", "venv")
 
 EXAMPLES = """\
 ./quell clean
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> int:
     with cache.exclusive():
         before = tree_size(cache.root)
         for path in sorted(cache.root.iterdir()):
-            if path.name in _KEPT and not (args.all and path.name != "locks"):
+            if path.name in (("locks",) if args.all else ("locks", *_KEPT)):
                 continue
             if path.is_dir() and not path.is_symlink():
                 ui.note(f"removing {path}")
@@ -41,10 +41,6 @@ def main(args: argparse.Namespace) -> int:
             else:
                 path.unlink()
         after = tree_size(cache.root)
-        if args.all:
-            shutil.rmtree(cache.root / "locks")
-            if not any(cache.root.iterdir()):
-                cache.root.rmdir()
     print(f"freed {ui.size(before - after)} in {cache.root}")
     kept = cache.root / "results"
     if kept.is_dir() and any(kept.iterdir()):
