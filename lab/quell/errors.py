@@ -16,26 +16,18 @@ class QuellError(Exception):
     comparison failed).
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        detail: str = "",
-        log: Path | None = None,
-        exit_code: int = 1,
-    ) -> None:
+    exit_code = 1
+
+    def __init__(self, message: str, *, detail: str = "", log: Path | None = None, exit_code: int = 0) -> None:
         super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.log = log
-        self.exit_code = exit_code
+        self.message, self.detail, self.log = message, detail, log
+        self.exit_code = exit_code or self.exit_code
 
 
 class UsageError(QuellError):
     """Bad usage or a missing prerequisite: exit code 2."""
 
-    def __init__(self, message: str, *, detail: str = "", log: Path | None = None) -> None:
-        super().__init__(message, detail=detail, log=log, exit_code=2)
+    exit_code = 2
 
 
 @contextmanager

@@ -5,7 +5,7 @@ The guest's init is ``guest/runner.c``: a boot takes some 2 s under emulation.
 
 For tests and scripts::
 
-    result = machine.run_script(image, "uname -r", memory="256M", append=["quell=off"])
+    result = machine.run_script(image, "uname -r", memory="256M", append=["quell=off"], cache=Cache())
     result.exit_code, result.stdout, result.console
 """
 
@@ -19,11 +19,12 @@ import re
 import shlex
 import shutil
 import string
+import subprocess
+import sys
 import termios
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,6 @@ BOOT_TIMEOUT_S = {"kvm": 30.0, "tcg": 90.0}
 # Added by each CPU when one thread emulates all of them: 16 take some 50 s on a busy host.
 DETERMINISTIC_BOOT_S = 15.0
 PROBE_TIMEOUT_S = 15.0
-# As in guest/runner.c.
-MAX_DISKS = 15
 # Setting: the classic LRU lists, not MGLRU, which is on by default as in distributions.
 CLASSIC_LRU = "/sys/kernel/mm/lru_gen/enabled=0"
 SWAPS = ("ramdisk", "zram", "zswap")
@@ -52,6 +51,7 @@ SWAPS = ("ramdisk", "zram", "zswap")
 _BOOT_TRIES = 3
 # Longest kernel command line that x86 takes (COMMAND_LINE_SIZE), less its NUL.
 _CMDLINE_MAX = 2047
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -75,34 +75,17 @@ class Machine:
     nodes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.accel not in ("kvm", "tcg"):
-            raise UsageError(f"there is no accelerator '{self.accel}', only kvm and tcg")
-        if self.deterministic and self.accel != "tcg":
-            raise UsageError("--deterministic needs the instruction counter of --accel tcg")
         if not 1 <= self.cpus <= 64:
             raise UsageError(f"a guest has 1 to 64 CPUs, not {self.cpus}")
         if self.memory < 64 * MIB:
             raise UsageError(f"a guest needs at least 64M of memory, not {format_memory(self.memory)}")
-        if self.nodes and sum(self.nodes) != self.memory:
-            sizes = " + ".join(map(format_memory, self.nodes))
-            raise UsageError(f"NUMA nodes of {sizes} do not make {format_memory(self.memory)}")
-        if len(self.nodes) > 4:
-            raise UsageError(f"a guest has up to 4 NUMA nodes, not {len(self.nodes)}")
-        if any(size % MIB or size < 64 * MIB for size in self.nodes):
-            raise UsageError("a NUMA node needs whole MiB and at least 64M")
-
-
-    @property
-    def boot_timeout(self) -> float:
-        """The limit in seconds from power-on to the guest's first output."""
-        return BOOT_TIMEOUT_S[self.accel] + DETERMINISTIC_BOOT_S * self.cpus * self.deterministic
 
 
 @dataclass(frozen=True)
 class Job:
     """A command for the guest.
 
-    ``env`` is its whole environment. ``data`` is an image by one of ``disks.MAKERS``
+    ``env`` is its whole environment. ``data`` is an image by ``disks.make``
     (a file of the host, never written to). The guest mounts it at ``frames.DATA_DIR``,
     from a RAM disk if ``ram``. ``stage`` are programs of the host; the guest first copies
     them to ``frames.STAGE_DIR``, away from 9p. ``writes`` maps files of the guest (/sys,
@@ -126,13 +109,11 @@ class Job:
         pairs = [("arg", word) for word in self.argv]
         pairs += [("env", f"{name}={value}") for name, value in self.env.items()]
         pairs.append(("cwd", self.cwd))
+        letters = iter(string.ascii_lowercase)
         if self.data is not None:
-            pairs.append(("data", "vda"))
+            pairs.append(("data", f"vd{next(letters)}"))
             if self.ram:
                 pairs.append(("ram", "1"))
-        if len(self.disks) > MAX_DISKS:
-            raise UsageError(f"a guest takes up to {MAX_DISKS} disks, not {len(self.disks)}")
-        letters = string.ascii_lowercase[0 if self.data is None else 1 :]
         for letter, disk in zip(letters, self.disks):
             if disk.target:
                 pairs.append(("disk", f"vd{letter}:{disk.filesystem}:{disk.target}"))
@@ -142,12 +123,7 @@ class Job:
         pairs += [("write", f"{path}={value}") for path, value in self.writes.items()]
         if terminal is not None:
             pairs += [("tty", "hvc0"), ("rows", str(terminal[0])), ("cols", str(terminal[1]))]
-        out = bytearray()
-        for key, value in pairs:
-            if "\0" in value:
-                raise UsageError("a command may not contain a NUL character")
-            out += key.encode() + b"\0" + os.fsencode(value) + b"\0"
-        return bytes(out)
+        return b"".join(os.fsencode(f"{key}\0{value}\0") for key, value in pairs)
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -157,19 +133,16 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class GuestResult:
     """The outcome of a guest.
 
-    ``exit_code`` is the command's, 128 + N when signal N ended it (``signal``
-    is N then). ``console`` is the kernel's log, ``warnings`` its warnings, ``oops``
-    the lines of a crash (only with fail_on_oops=False). ``frames`` are the counters;
-    None when the guest died before it sent them, and then ``exit_code`` is -1.
-    ``seconds`` is the host's time, boot included.
+    ``exit_code`` is the command's, 128 + N when signal N ended it. ``console`` is
+    the kernel's log, ``warnings`` its warnings, ``oops`` the lines of a crash (only
+    with fail_on_oops=False). ``frames`` are the counters; None when the guest died
+    before it sent them, and then ``exit_code`` is -1.
     """
 
     exit_code: int
     stdout: str
     stderr: str
     console: str
-    seconds: float
-    signal: int | None = None
     frames: Frames | None = None
     warnings: tuple[str, ...] = ()
     oops: tuple[str, ...] = ()
@@ -199,12 +172,7 @@ def format_memory(count: int) -> str:
     return f"{count / MIB:.1f}M"
 
 
-# --- the runner -------------------------------------------------------------
-
-
-def runner(cache: Cache) -> Path:
-    """The guest's init, built with the host's gcc into the cache (static, some 0.9 MB)."""
-    return guest_program("runner", cache)
+# --- the guest's programs ---------------------------------------------------
 
 
 def guest_program(name: str, cache: Cache, folder: Path = Path(__file__).parent / "guest") -> Path:
@@ -248,49 +216,28 @@ def _numa(nodes: Sequence[int], cpus: int) -> list[str]:
     return argv
 
 
-def _quote_kernel_arg(arg: str) -> str:
-    if '"' in arg:
-        raise UsageError(f"a kernel parameter may not contain a double quote: {arg}")
-    return f'"{arg}"' if re.search(r"\s", arg) else arg
-
-
 def _escape(path: Path) -> str:
     """A path inside a QEMU option, where a comma ends the value."""
     return str(path).replace(",", ",,")
-
-
-@dataclass(frozen=True)
-class _Channels:
-    """The host's ends of the guest's channels: file names for QEMU."""
-
-    console: Path
-    frames: Path
-    stdout: Path
-    stderr: Path
-    stdin: bool = False
-    terminal: bool = False
 
 
 def command_line(
     machine: Machine,
     image: Path,
     init: Path,
-    job: Path,
-    channels: _Channels,
+    job: Job,
+    rundir: Path,
     *,
-    data: Path | None = None,
-    ram: bool = False,
-    swap: bool = False,
-    disks: Sequence[Disk] = (),
+    live: bool = False,
+    terminal: bool = False,
     qemu_program: str = "qemu-system-x86_64",
 ) -> list[str]:
-    """QEMU's whole command line."""
+    """QEMU's whole command line. The guest's init finds ``job`` in ``rundir``, and its channels end there."""
     memory = machine.memory
+    # The size of each RAM disk.
     ram_kb = 0
-    if data is not None and ram:
-        if machine.nodes:
-            raise UsageError("data on a RAM disk would fill the guest's fast NUMA node")
-        ram_kb = -(-data.stat().st_size // 1024)
+    if job.data is not None and job.ram:
+        ram_kb = -(-job.data.stat().st_size // 1024)
         # The RAM disk, and the kernel's overhead for that much more memory.
         memory += ram_kb * 1024 * 103 // 100
     memory_mib = -(-memory // MIB)
@@ -307,25 +254,24 @@ def command_line(
     else:
         qemu += ["-accel", "tcg,thread=multi", "-cpu", _TCG_CPU]
 
-    qemu += ["-chardev", f"file,id=console,path={_escape(channels.console)}"]
+    qemu += ["-chardev", f"file,id=console,path={_escape(rundir / 'console.log')}"]
     qemu += ["-serial", "chardev:console", "-device", "virtio-serial-pci"]
-    ports = [("frames", channels.frames)]
-    if channels.terminal:
+    ports = ["frames"]
+    if terminal:
         # Ctrl-A X ends the guest, Ctrl-A H lists all keys.
         qemu += ["-chardev", "stdio,id=terminal,signal=off,mux=on", "-mon", "chardev=terminal"]
         qemu += ["-device", "virtconsole,chardev=terminal"]
     else:
-        ports += [("stdout", channels.stdout), ("stderr", channels.stderr)]
-        if channels.stdin:
-            qemu += ["-chardev", "stdio,id=stdin,signal=off"]
-            qemu += ["-device", "virtserialport,name=quell.stdin,chardev=stdin"]
-    for name, path in ports:
-        qemu += ["-chardev", f"file,id={name},path={_escape(path)}"]
+        ports += ["stdout", "stderr"]
+    for name in ports:
+        qemu += ["-chardev", f"file,id={name},path={_escape(rundir / name)}"]
+    if live:
+        qemu += ["-chardev", "stdio,id=stdin,signal=off"]
+        ports.append("stdin")
+    for name in ports:
         qemu += ["-device", f"virtserialport,name=quell.{name},chardev={name}"]
-    if data is not None:
-        qemu += ["-drive", f"if=none,id=data,file={_escape(data)},format=raw,snapshot=on"]
-        qemu += ["-device", "virtio-blk-pci,drive=data"]
-    for number, disk in enumerate(disks):
+    drives = [] if job.data is None else [Disk(job.data)]
+    for number, disk in enumerate((*drives, *job.disks)):
         qemu += ["-drive", f"if=none,id=disk{number},file={_escape(disk.image)},format={disk.format},snapshot=on"]
         qemu += ["-device", f"virtio-blk-pci,drive=disk{number}"]
 
@@ -334,20 +280,17 @@ def command_line(
     # On a busy host an emulated timer may tick too late for Linux' check at boot, which then
     # panics. Under KVM Linux skips it by itself.
     kernel.append("no_timer_check")
-    if swap:
+    if job.swap:
         # The second RAM disk; writes allocate its memory.
         kernel.append("brd.rd_nr=2")
         ram_kb = max(ram_kb, machine.memory // 2048)
     if ram_kb:
         kernel.append(f"brd.rd_size={ram_kb}")
     kernel += machine.append
-    kernel += [f"init={init}", "--", str(job)]
-    line = " ".join(_quote_kernel_arg(arg) for arg in kernel)
+    kernel += [f"init={init}", "--", str(rundir / "job")]
+    line = " ".join(f'"{arg}"' if re.search(r"\s", arg) else arg for arg in kernel)
     if len(line) > _CMDLINE_MAX:
-        raise UsageError(
-            f"the kernel's command line would have {len(line)} characters; "
-            f"it takes {_CMDLINE_MAX}: use fewer or shorter parameters"
-        )
+        raise UsageError(f"the kernel's command line would have {len(line)} characters; it takes {_CMDLINE_MAX}")
     return [*qemu, "-append", line, *machine.qemu]
 
 
@@ -371,169 +314,96 @@ def boot(
     """Boot ``image``, run ``job`` in it and wait for the end.
 
     ``rundir`` (an existing folder) receives console.log, frames, stdout,
-    stderr and qemu.log. ``timeout`` is the command's, in seconds. ``live``
+    stderr and qemu.log. ``timeout`` is the command's, in seconds, ``boot_timeout``
+    that from power-on to the guest's first output. ``live``
     also copies the command's output to ours and our stdin to it; with
     ``terminal`` the command gets our terminal instead. ``cut`` is polled: when it
     is true, QEMU is killed, and the known part is returned, with exit code -1.
 
-    UsageError when the command or its directory does not exist in the guest;
-    GuestPanic, GuestTimeout, GuestError (see ``watch.supervise``); FramesError when the guest's
-    report is truncated.
+    UsageError when the command cannot be started in the guest; GuestPanic, GuestTimeout,
+    GuestError (see ``watch.supervise``); FramesError when the guest's report is truncated.
     """
     rundir = rundir.absolute()
+    console_log, frames_file = rundir / "console.log", rundir / "frames"
     size = shutil.get_terminal_size()
-    job_file = rundir / "job"
-    job_file.write_bytes(job.encode((size.lines, size.columns) if terminal else None))
-    files = _Channels(rundir / "console.log", rundir / "frames", rundir / "stdout", rundir / "stderr")
+    (rundir / "job").write_bytes(job.encode((size.lines, size.columns) if terminal else None))
     qemu = find_qemu(cache)
-    start = time.monotonic()
-    with ExitStack() as stack:
-        channels = files
-        options: dict[str, Any] = {"terminal": terminal, "env": qemu.env}
-        if terminal:
-            channels = replace(files, terminal=True)
-            stack.enter_context(_terminal_restored())
-        elif live:
-            relay = stack.enter_context(_Relay(files.stdout, files.stderr))
-            channels = replace(files, stdout=relay.stdout, stderr=relay.stderr, stdin=True)
-            options |= {"stdin": relay.stdin, "pass_fds": relay.fds}
-        argv = command_line(
-            machine,
-            image,
-            runner(cache),
-            job_file,
-            channels,
-            data=job.data,
-            ram=job.ram,
-            swap=bool(job.swap),
-            disks=job.disks,
-            qemu_program=qemu.program,
-        )
-        (rundir / "qemu.cmd").write_text(shlex.join(argv) + "\n")
-        tries = _BOOT_TRIES if machine.accel == "tcg" else 1
-        while True:
-            tries -= 1
-            for path in (files.console, files.frames, files.stdout, files.stderr):
-                path.write_bytes(b"")
+    argv = command_line(
+        machine, image, guest_program("runner", cache), job, rundir,
+        live=live, terminal=terminal, qemu_program=qemu.program,
+    )  # fmt: skip
+    (rundir / "qemu.cmd").write_text(shlex.join(argv) + "\n")
+    if boot_timeout is None:
+        boot_timeout = BOOT_TIMEOUT_S[machine.accel] + DETERMINISTIC_BOOT_S * machine.cpus * machine.deterministic
+    for left in reversed(range(_BOOT_TRIES)):
+        for name in ("console.log", "frames", "stdout", "stderr"):
+            (rundir / name).write_bytes(b"")
+        with ExitStack() as stack:
+            poll = cut
+            if terminal:
+                stack.enter_context(_terminal_restored())
+            elif live:
+                poll = stack.enter_context(_relayed(rundir))
             try:
                 console = watch.supervise(
-                    argv,
-                    console=files.console,
-                    frames=files.frames,
-                    limits=watch.Limits(boot_timeout or machine.boot_timeout, timeout),
-                    qemu_log=rundir / "qemu.log",
-                    fail_on_oops=fail_on_oops,
-                    emulated=machine.accel == "tcg",
-                    cut=cut,
-                    **options,
-                )
+                    argv, rundir, boot_timeout=boot_timeout, timeout=timeout,
+                    emulated=machine.accel == "tcg", fail_on_oops=fail_on_oops, env=qemu.env,
+                    terminal=terminal, stdin=None if live else subprocess.DEVNULL, poll=poll,
+                )  # fmt: skip
                 break
-            except (watch.QemuCrash, watch.BootTimeout) as error:
-                if not tries:
+            except watch.GuestError as error:
+                if not error.retry or not left:
                     raise
                 ui.note(f"{error.message}; booting the guest again")
-            except watch.GoneBreakpoint as error:
-                # Not if something outside of the guest may have seen a part of the run.
-                if not tries or live or terminal or cut is not None:
-                    raise
-                ui.note(f"{error.message}; booting the guest again")
-    oops = watch.find_oops(console)
     result = GuestResult(
         exit_code=-1,
-        stdout=procfs.read(files.stdout),
-        stderr=procfs.read(files.stderr),
+        stdout=procfs.read(rundir / "stdout"),
+        stderr=procfs.read(rundir / "stderr"),
         console=console,
-        seconds=time.monotonic() - start,
         warnings=watch.find_warnings(console),
-        oops=oops,
+        oops=watch.find_oops(console),
     )
     try:
-        frames = parse_frames(files.frames.read_bytes())
+        frames = parse_frames(frames_file.read_bytes())
     except FramesError as error:
-        if oops or cut is not None:
+        if result.oops or cut is not None:
             return result
-        error.log = files.console
+        error.log = console_log
         error.detail = proc.tail(console.replace("\r", ""), 8)
         raise
-    return finish(result, frames, job, files.console)
-
-
-def finish(result: GuestResult, frames: Frames, job: Job, log: Path) -> GuestResult:
-    """The result with the command's end from the guest's report; the errors of ``boot``."""
     if frames.failure is not None:
-        raise watch.GuestError(f"the guest could not be prepared: {frames.failure}", log=log)
+        raise watch.GuestError(f"the guest could not be prepared: {frames.failure}", log=console_log)
     status, number, message = frames.status
-    if status == "noexec":
-        reason = "does not exist" if "No such file" in message else f"cannot run ({message})"
-        raise UsageError(f"the command {job.argv[0]} {reason} in the guest")
-    if status == "nodir":
-        raise UsageError(f"the folder {job.cwd} cannot be entered in the guest: {message}")
-    if status == "notty":
-        raise watch.GuestError(f"the guest has no terminal hvc0: {message}", log=log)
-    if status == "signalled":
-        return replace(result, exit_code=128 + number, signal=number, frames=frames)
-    return replace(result, exit_code=number, frames=frames)
+    if status not in ("exited", "signalled"):
+        raise UsageError(f"the guest cannot start the command {job.argv[0]} in {job.cwd}: {message}")
+    return replace(result, exit_code=number + 128 * (status == "signalled"), frames=frames)
 
 
 @contextmanager
 def _terminal_restored() -> Iterator[None]:
     """Restore the terminal: QEMU makes it raw, and may be killed."""
-    try:
-        saved = termios.tcgetattr(0)
-    except termios.error:
-        yield
-        return
+    saved = termios.tcgetattr(0)
     try:
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, saved)
 
 
-class _Relay:
-    """Pipes between QEMU and our own stdin, stdout and stderr, with a copy in files."""
+@contextmanager
+def _relayed(rundir: Path) -> Iterator[Callable[[], bool]]:
+    """Yields a function that copies the command's new output to ours and returns False; called at the end, too."""
+    with (rundir / "stdout").open("rb") as out, (rundir / "stderr").open("rb") as err:
 
-    def __init__(self, stdout: Path, stderr: Path) -> None:
-        self._copies = (stdout, stderr)
-        self._threads: list[threading.Thread] = []
+        def copy() -> bool:
+            for file, ours in ((out, sys.stdout), (err, sys.stderr)):
+                shutil.copyfileobj(file, ours.buffer)
+                ours.flush()
+            return False
 
-    def __enter__(self) -> _Relay:
-        self._in_read, self._in_write = os.pipe()
-        pipes = [os.pipe(), os.pipe()]
-        self._writers = [write for _, write in pipes]
-        self.stdin = self._in_read
-        self.fds = tuple(self._writers)
-        # QEMU opens files by name; a pipe has one in /proc.
-        self.stdout, self.stderr = (Path(f"/proc/self/fd/{fd}") for fd in self._writers)
-        for (read, _), copy, target in zip(pipes, self._copies, (1, 2), strict=True):
-            thread = threading.Thread(target=self._out, args=(read, copy, target), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        threading.Thread(target=self._in, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in (*self._writers, self._in_read):
-            os.close(fd)
-        for thread in self._threads:
-            thread.join(5)
-
-    @staticmethod
-    def _out(read: int, copy: Path, target: int) -> None:
-        with os.fdopen(read, "rb", buffering=0) as source, copy.open("wb") as file:
-            while data := source.read(65536):
-                file.write(data)
-                try:
-                    os.write(target, data)
-                except OSError:  # our reader is gone; the copy is kept
-                    pass
-
-    def _in(self) -> None:
         try:
-            while data := os.read(0, 65536):
-                os.write(self._in_write, data)
-        except OSError:
-            pass
-        os.close(self._in_write)
+            yield copy
+        finally:
+            copy()
 
 
 # --- the accelerator --------------------------------------------------------
@@ -568,51 +438,44 @@ def choose_accelerator(wanted: str, image: Path, cache: Cache, qemu: Sequence[st
     """
     if wanted == "tcg":
         return Accelerator("tcg", "chosen with --accel tcg")
-    if wanted == "kvm":
-        if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-            raise UsageError("/dev/kvm cannot be opened; use --accel tcg")
-        return Accelerator("kvm", "chosen with --accel kvm")
-    if wanted != "auto":
-        raise UsageError(f"there is no accelerator '{wanted}', only auto, kvm and tcg")
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        if wanted == "kvm":
+            raise UsageError("/dev/kvm cannot be opened; use --accel tcg")
         return Accelerator("tcg", "/dev/kvm is missing or cannot be opened")
+    if wanted == "kvm":
+        return Accelerator("kvm", "chosen with --accel kvm")
     device = os.stat("/dev/kvm")
     facts = [host_cpu(), find_qemu(cache).version, platform.release(), device.st_rdev, os.geteuid() == 0]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     kept = cache.folder("accel") / f"{key}.json"
-    try:
-        answer = json.loads(kept.read_text())
-        return Accelerator(answer["name"], answer["reason"])
-    except (OSError, ValueError, KeyError):
-        pass
+    with suppress(OSError, ValueError, TypeError):
+        return Accelerator(**json.loads(kept.read_text()))
     accel = _probe(image, cache, qemu)
-    write_atomic(kept, json.dumps({"name": accel.name, "reason": accel.reason, "facts": facts}))
+    write_atomic(kept, json.dumps(vars(accel)))
     return accel
 
 
 def _probe(image: Path, cache: Cache, qemu: Sequence[str]) -> Accelerator:
+    guest, limit = Machine("kvm", 256 * MIB, qemu=tuple(qemu)), PROBE_TIMEOUT_S
     try:
-        result = run_script(
-            image,
-            ["/bin/true"],
-            memory="256M",
-            cpus=2,
-            timeout=PROBE_TIMEOUT_S,
-            boot_timeout=PROBE_TIMEOUT_S,
-            accel="kvm",
-            qemu=qemu,
-            cache=cache,
-            keep_log=False,
-        )
+        boot_once(guest, image, Job(["/bin/true"]), cache=cache, timeout=limit, boot_timeout=limit)
     except QuellError as error:
         why = error.message.rstrip(".")
         return Accelerator("tcg", f"/dev/kvm opens, but a guest does not run under it: {why}")
-    if result.exit_code != 0:
-        return Accelerator("tcg", "/dev/kvm opens, but a guest does not run properly under it")
     return Accelerator("kvm", "a guest boots under KVM")
 
 
 # --- scripts ----------------------------------------------------------------
+
+
+def boot_once(machine: Machine, image: Path, job: Job, *, cache: Cache, **options: Any) -> GuestResult:
+    """``boot``, with its ``options``, in a folder of its own; the log of an error is kept in the cache's logs."""
+    with cache.scratch("guest") as temp:
+        try:
+            return boot(machine, image, job, temp, cache=cache, **options)
+        except QuellError as error:
+            error.log = save_log(error.log, cache)
+            raise
 
 
 def run_script(
@@ -623,17 +486,13 @@ def run_script(
     cpus: int = 2,
     append: Sequence[str] = (),
     timeout: float = 120,
-    accel: str = "auto",
     data: Path | None = None,
     stage: Sequence[Path] = (),
     disks: Sequence[Disk] = (),
-    env: Mapping[str, str] | None = None,
-    fail_on_oops: bool = True,
-    boot_timeout: float | None = None,
     qemu: Sequence[str] = (),
     nodes: Sequence[int] = (),
-    cache: Cache | None = None,
-    keep_log: bool = True,
+    cache: Cache,
+    **options: Any,
 ) -> GuestResult:
     """Boot ``kernel_image``, run ``script`` in it, return its exit code, output and console.
 
@@ -642,13 +501,11 @@ def run_script(
     settings as a side has them (/FILE=VALUE). ``timeout`` in seconds is the script's; a boot has
     its own limit. ``data``, ``stage`` and ``disks`` are as in Job, ``nodes`` as in Machine (they
     make up the memory). The host's root is the guest's, writes are discarded. With
-    ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``. Errors as in
-    ``boot``; their console log is kept in the cache's logs.
+    ``fail_on_oops=False`` a crash is not an error: see ``GuestResult.oops``. Other ``options``
+    and errors as in ``boot_once``.
     """
-    cache = cache or Cache()
-    name = accel if accel in ("kvm", "tcg") else choose_accelerator(accel, kernel_image, cache, qemu).name
     machine = Machine(
-        accel=name,
+        accel=choose_accelerator("auto", kernel_image, cache, qemu).name,
         memory=sum(nodes) or (memory if isinstance(memory, int) else parse_memory(memory)),
         cpus=cpus,
         append=tuple(word for word in append if not word.startswith("/")),
@@ -658,23 +515,7 @@ def run_script(
     argv = ["/bin/sh", "-c", script] if isinstance(script, str) else list(script)
     writes = dict(word.split("=", 1) for word in append if word.startswith("/"))
     job = Job(argv, data=data, stage=stage, disks=disks, writes=writes)
-    if env is not None:
-        job = replace(job, env=env)
-    with cache.scratch("guest") as temp:
-        try:
-            return boot(
-                machine,
-                kernel_image,
-                job,
-                temp,
-                cache=cache,
-                timeout=timeout,
-                fail_on_oops=fail_on_oops,
-                boot_timeout=boot_timeout,
-            )
-        except QuellError as error:
-            error.log = save_log(error.log, cache) if keep_log else None
-            raise
+    return boot_once(machine, kernel_image, job, cache=cache, timeout=timeout, **options)
 
 
 def save_log(log: Path | None, cache: Cache) -> Path | None:

@@ -14,7 +14,6 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from quell import debian, prereq, proc, toolchain
 from quell.errors import QuellError, UsageError
@@ -46,37 +45,26 @@ def is_recent(version: str) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= LEAST
 
 
+@functools.cache
 def find(cache: Cache) -> Qemu:
     """This machine's QEMU if it is recent, else that of Debian's backports.
 
     UsageError, in one sentence, when neither is available.
     """
-    return _find(cache.root)
-
-
-@functools.cache
-def _find(root: Path) -> Qemu:
     here = prereq.which(NAME)
     version = parse_version(toolchain.version(here)) if here else "none"
     if here and is_recent(version):
         return Qemu(here, version)
     try:
-        folder = debian.fetch([_PACKAGE], Cache(root), [NAME], backports=True)
+        folder = debian.fetch([_PACKAGE], cache, [NAME], backports=True)
     except QuellError as error:
         raise UsageError(
             f"QEMU {LEAST[0]}.{LEAST[1]} or later is needed (here: {version}), and Debian's backports "
             f"could not be reached for it: {error.message}; install a later QEMU",
             detail=error.detail,
         ) from error
-    return _unpacked(folder)
-
-
-def _unpacked(folder: Path) -> Qemu:
     program = folder / "usr/bin" / NAME
     libraries = [folder / "usr/lib/x86_64-linux-gnu", folder / "lib/x86_64-linux-gnu"]
     env = {"LD_LIBRARY_PATH": ":".join(str(path) for path in libraries if path.is_dir())}
-    try:
-        said = proc.run([program, "--version"], env=env, timeout=30).stdout
-    except QuellError as error:
-        raise UsageError(f"{program} does not start; ./quell clean, then try again", detail=error.detail) from error
+    said = proc.run([program, "--version"], env=env, timeout=30).stdout
     return Qemu(str(program), parse_version(said.partition("\n")[0]), env)

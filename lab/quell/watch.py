@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from quell import proc, procfs
-from quell.errors import QuellError, UsageError
+from quell.errors import QuellError
 from quell.foreground import die_with_parent
 
 # Seconds between the first line of an oops and the end of the guest, for the rest of its lines.
@@ -29,27 +28,19 @@ _WARNING = re.compile(r"WARNING: |rcu: INFO: .* stall|Out of memory: Killed|oom-
 
 
 class GuestError(QuellError):
-    """A guest failed."""
+    """A guest failed. ``retry``: emulation may be the cause, and nothing outside of the guest saw a part of the run."""
+
+    def __init__(self, message: str, *, detail: str = "", log: Path | None = None, retry: bool = False) -> None:
+        super().__init__(message, detail=detail, log=log)
+        self.retry = retry
 
 
 class GuestPanic(GuestError):
     """The guest's kernel crashed; the detail shows its oops."""
 
 
-class GoneBreakpoint(GuestPanic):
-    """The guest's kernel died of a removed breakpoint that QEMU still executed; see qemu.py."""
-
-
-class QemuCrash(GuestError):
-    """QEMU itself died of a signal before the guest's first output."""
-
-
 class GuestTimeout(GuestError):
     """The guest did not end in time and was stopped."""
-
-
-class BootTimeout(GuestTimeout):
-    """The guest had no output in time and was stopped."""
 
 
 def find_oops(console: str) -> tuple[str, ...]:
@@ -70,65 +61,39 @@ def find_warnings(console: str) -> tuple[str, ...]:
     return tuple(line for line in lines if _WARNING.search(line))
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Seconds: ``boot`` until the guest's first output, ``run`` from then to its end."""
-
-    boot: float
-    run: float
-
-
-@contextmanager
-def _started(argv: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is gone after the block, also after an exception."""
-    tied = die_with_parent(os.getpid(), signal.SIGKILL)
-    try:
-        child = subprocess.Popen(list(argv), preexec_fn=tied, **options)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"the program {argv[0]} is missing; ./quell doctor has the command to install it"
-        ) from error
-    try:
-        yield child
-    finally:
-        if child.poll() is None:
-            if options.get("start_new_session"):
-                try:
-                    os.killpg(child.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            child.kill()
-        child.wait()
-
-
 def supervise(
     argv: Sequence[str],
+    rundir: Path,
     *,
-    console: Path,
-    frames: Path,
-    limits: Limits,
-    qemu_log: Path,
-    stdin: int | IO[bytes] | None = subprocess.DEVNULL,
-    terminal: bool = False,
-    pass_fds: Sequence[int] = (),
-    env: Mapping[str, str] | None = None,
+    boot_timeout: float,
+    timeout: float,
+    emulated: bool,
     fail_on_oops: bool = True,
-    emulated: bool = True,
-    cut: Callable[[], bool] | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    terminal: bool = False,
+    poll: Callable[[], bool] | None = None,
 ) -> str:
-    """Run QEMU until it ends by itself, or ``cut`` is true and its power is cut; the console's text.
+    """Run QEMU until it ends by itself, or ``poll`` is true and its power is cut; the console's text.
 
-    ``env`` is added to its environment. GuestPanic with the oops when the console shows one;
-    GoneBreakpoint (with ``fail_on_oops=False``, too) where the emulation may have caused it;
-    GuestTimeout at a limit. Each names the console log. GuestError when QEMU itself fails
-    (QemuCrash before the guest's first output). QEMU is gone when this returns or raises.
+    ``boot_timeout`` are seconds until the guest's first output, ``timeout`` from then to its end.
+    QEMU writes its console, frames and messages to files in ``rundir``; with ``terminal`` it has our
+    terminal. ``env`` is added to its environment.
+
+    GuestPanic with the oops when the console shows one, also with ``fail_on_oops=False`` if QEMU
+    executed a removed breakpoint (qemu.py); GuestTimeout at a limit; GuestError when QEMU itself
+    fails. Each names a log. QEMU is gone when this returns or raises.
     """
+    console, frames = rundir / "console.log", rundir / "frames"
     with ExitStack() as stack:
-        options: dict[str, Any] = {"pass_fds": tuple(pass_fds), "env": {**os.environ, **(env or {})}}
+        streams: dict[str, Any] = {}
         if not terminal:
-            out = stack.enter_context(qemu_log.open("wb"))
-            options |= {"stdin": stdin, "stdout": out, "stderr": out, "start_new_session": True}
-        child = stack.enter_context(_started(argv, **options))
+            out = stack.enter_context((rundir / "qemu.log").open("wb"))
+            streams = {"stdin": stdin, "stdout": out, "stderr": out, "start_new_session": True}
+        tied = die_with_parent(os.getpid(), signal.SIGKILL)
+        child = subprocess.Popen(argv, env={**os.environ, **(env or {})}, preexec_fn=tied, **streams)
+        stack.enter_context(child)
+        stack.callback(child.kill)
         start = time.monotonic()
         booted: float | None = None
         oopsed: float | None = None
@@ -136,11 +101,11 @@ def supervise(
         while child.poll() is None:
             time.sleep(_POLL_S)
             now = time.monotonic()
-            if booted is None and _size(frames) > 0:
+            if booted is None and frames.stat().st_size > 0:
                 booted = now
-            if cut is not None and cut():
+            if poll is not None and poll():
                 return procfs.read(console)
-            size = _size(console)
+            size = console.stat().st_size
             if size != seen and fail_on_oops and oopsed is None:
                 seen = size
                 if find_oops(procfs.read(console)):
@@ -148,39 +113,26 @@ def supervise(
             if oopsed is not None:
                 if now - oopsed > _OOPS_GRACE_S:
                     break
-            elif booted is None and now - start > limits.boot:
-                raise _timeout("the guest did not boot", limits.boot, console, BootTimeout)
-            elif booted is not None and now - booted > limits.run:
-                raise _timeout("the command in the guest did not end", limits.run, console)
+            elif booted is None and now - start > boot_timeout:
+                raise _timeout("the guest did not boot", boot_timeout, console, retry=emulated)
+            elif booted is not None and now - booted > timeout:
+                raise _timeout("the command in the guest did not end", timeout, console)
     text = procfs.read(console)
     oops = find_oops(text)
     int3 = emulated and any("Oops: int3" in line for line in oops[:3])
     if oops and (fail_on_oops or int3):
-        kind = GoneBreakpoint if int3 else GuestPanic
-        raise kind(f"the guest's kernel crashed: {_headline(oops)}", detail="\n".join(oops), log=console)
-    if child.returncode not in (0, None) and not oops:
-        detail = proc.tail(procfs.read(qemu_log), 10) if not terminal else ""
-        crashed = child.returncode < 0 and booted is None and _size(frames) == 0
-        fault = QemuCrash if crashed else GuestError
-        raise fault(f"QEMU {proc.how_ended(child.returncode)}", detail=detail, log=qemu_log)
+        headline = re.sub(r"^\[[ \d.]+\]\s*", "", next(filter(_FATAL.search, oops))).strip()
+        says = f"the guest's kernel crashed: {headline}"
+        unseen = poll is None and not terminal
+        raise GuestPanic(says, detail="\n".join(oops), log=console, retry=int3 and unseen)
+    if child.returncode != 0 and not oops:
+        log = rundir / "qemu.log"
+        crashed = child.returncode < 0 and frames.stat().st_size == 0
+        says = f"QEMU {proc.how_ended(child.returncode)}"
+        raise GuestError(says, detail=proc.tail(procfs.read(log), 10), log=log, retry=emulated and crashed)
     return text
 
 
-def _timeout(what: str, seconds: float, console: Path, kind: type[GuestTimeout] = GuestTimeout) -> GuestTimeout:
-    return kind(
-        f"{what} within {seconds:g} s and was stopped",
-        detail=proc.tail(procfs.read(console).replace("\r", ""), 12),
-        log=console,
-    )
-
-
-def _headline(oops: Sequence[str]) -> str:
-    line = next(line for line in oops if _FATAL.search(line))
-    return re.sub(r"^\[[ \d.]+\]\s*", "", line).strip()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+def _timeout(what: str, seconds: float, console: Path, retry: bool = False) -> GuestTimeout:
+    detail = proc.tail(procfs.read(console).replace("\r", ""), 12)
+    return GuestTimeout(f"{what} within {seconds:g} s and was stopped", detail=detail, log=console, retry=retry)

@@ -88,8 +88,8 @@ def terminal(result: Mapping[str, Any]) -> str:
 
 
 def guest_result(stdout: str, console: str = "", code: int = 0) -> machine.GuestResult:
-    """The end of a guest that has run for a second."""
-    return machine.GuestResult(code, stdout, "", console, 1.0)
+    """The end of a guest."""
+    return machine.GuestResult(code, stdout, "", console)
 
 
 @dataclass

@@ -46,7 +46,7 @@ def _report(**suites: dict[str, str]) -> dict[str, Any]:
 ])  # fmt: skip
 def test_tap(text: str, counts: tuple[list[str], ...], why: str) -> None:
     results = Results()
-    tap.count(results, machine.GuestResult(1, text, "", "", 1.0))
+    tap.count(results, machine.GuestResult(1, text, "", ""))
     found = [[case.name for case in results.cases if case.status == word] for word in ("passed", "failed", "skipped")]
     # An exit code without a failed test is one.
     assert found == [counts[0], counts[1] or ["exit code 1"], counts[2]]
@@ -55,7 +55,7 @@ def test_tap(text: str, counts: tuple[list[str], ...], why: str) -> None:
 
 def test_kernel_that_complains_has_failed(cache: Cache, monkeypatch: Patch) -> None:
     said = "[1.0] WARNING: CPU: 1 PID: 7 at mm/mempolicy.c:2067\n[1.0] Call Trace:\n"
-    guests = [machine.GuestResult(0, "", "", text, 1.0) for text in ("[0.1] all is well\n", said)]
+    guests = [machine.GuestResult(0, "", "", text) for text in ("[0.1] all is well\n", said)]
     monkeypatch.setattr(machine, "run_script", lambda *_, **__: guests.pop(0))
     results, bench = Results(), benches.Bench(Path("image"), cache)
     bench.guest(results, "true")

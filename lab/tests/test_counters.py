@@ -60,19 +60,15 @@ def test_instructions_only_when_deterministic() -> None:
 def test_a_stream_that_ends_early_is_an_error() -> None:
     ends = [n + 1 for n in range(len(RECORDED)) if RECORDED.startswith(b"\n@", n)]
     for keep in (1, 14, 40, 300, *ends, len(RECORDED) - 9, len(RECORDED) - 1):
-        fails(FramesError, "truncated|does not come from", parse_frames, RECORDED[:keep])
+        fails(FramesError, "without a whole report", parse_frames, RECORDED[:keep])
 
 
-@pytest.mark.parametrize(("data", "says"), [
-    (b"", "without a report"),
-    (b"hello\n", "does not come from"),
-    (b"quell-runner 2\n@end 0\n", "protocol 2"),
-    (b"quell-runner 1\n@a 1\nx\n@end 2\n", "does not add up"),
-    (b"quell-runner 1\n@a 1\nx\n@end 1\nmore", "does not add up"),
-    (b"quell-runner 1\n@a 3\nx\n@end 1\n", "truncated"),
+@pytest.mark.parametrize("data", [
+    b"", b"hello\n", b"quell-runner 2\n@end 0\n", b"quell-runner 1\n@a 1\nx\n@end 2\n",
+    b"quell-runner 1\n@a 1\nx\n@end 1\nmore", b"quell-runner 1\n@a 3\nx\n@end 1\n",
 ])  # fmt: skip
-def test_bad_streams(data: bytes, says: str) -> None:
-    fails(FramesError, says, parse_frames, data)
+def test_bad_streams(data: bytes) -> None:
+    fails(FramesError, "without a whole report", parse_frames, data)
 
 
 def test_missing_counters_are_errors_not_zero() -> None:

@@ -334,7 +334,7 @@ def test_switches_of_the_booted_package(
     missing: str, more: str, wrong: list[str], cache: Cache, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     printed = "".join(f"switch {name}\n" for name in check.switches() if name != missing)
-    result = machine.GuestResult(0, f"release r\nloaded loop\nbtf\n{printed}{more}", "", "", 1.0)
+    result = machine.GuestResult(0, f"release r\nloaded loop\nbtf\n{printed}{more}", "", "")
     monkeypatch.setattr(machine, "run_script", lambda *_, **__: result)
     found = check.boot(tmp_path, "r", None, cache)
     assert len(found) == len(wrong) and all(part in line for part, line in zip(wrong, found, strict=True))

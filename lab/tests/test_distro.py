@@ -75,7 +75,7 @@ def test_initramfs_has_modules_in_order(cache: Cache, tmp_path: Path, monkeypatc
 
 
 def guest(stdout: str = "", **values: Any) -> machine.GuestResult:
-    return machine.GuestResult(0, stdout, "", "", 1.0, **values)
+    return machine.GuestResult(0, stdout, "", "", **values)
 
 
 @pytest.mark.parametrize(("left", "status"), [(80, "passed"), (81, "failed")])

@@ -56,7 +56,7 @@ def boot_says(monkeypatch: Patch, code: int, unknown: bytes = b"") -> engine.Gue
     frames = parse_frames(RECORDED.read_bytes())
     frames.sections["result"] = frames.sections["result"].replace(b"exited 0", b"exited %d" % code)
     frames.sections["unknown"] = unknown
-    result = machine.GuestResult(code, "", "wrong data at byte 7\n", "", 1.0, frames=frames)
+    result = machine.GuestResult(code, "", "wrong data at byte 7\n", "", frames=frames)
     monkeypatch.setattr(machine, "boot", lambda *a, **k: result)
     return engine.Guests(Cache(), KERNELS, machine.Accelerator("tcg", "made up"))
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,16 @@ MIB = machine.MIB
 BOOTED = "echo quell-runner 1 > frames"
 
 
-def line(guest: machine.Machine, **options: Any) -> str:
-    files = machine._Channels(Path("/r/con"), Path("/r/fr"), Path("/r/out"), Path("/r/err"))
-    image, runner, job = map(Path, ("/kernels/stock/bzImage", "/c/runner", "/r/job"))
-    return shlex.join(machine.command_line(guest, image, runner, job, files, **options))
+def line(guest: machine.Machine, job: machine.Job | None = None, **options: Any) -> str:
+    image, runner = map(Path, ("/kernels/stock/bzImage", "/c/runner"))
+    return shlex.join(machine.command_line(guest, image, runner, job or machine.Job(["x"]), Path("/r"), **options))
 
 
 def test_command_line() -> None:
     text = line(machine.Machine(append=("quell=off", "a=b c")))
     for part in (
         "-machine q35", "-accel tcg,thread=multi -cpu max,-erms,-fsrm", "mount_tag=/dev/root", "readonly=on",
-        "init=/c/runner -- /r/job", "cache=loose", 'quell=off "a=b c" init=', "path=/r/con",
+        "init=/c/runner -- /r/job", "cache=loose", 'quell=off "a=b c" init=', "path=/r/console.log",
     ):  # fmt: skip
         assert part in text
     assert text.count("-machine") == text.count(" -serial ") == 1
@@ -49,7 +48,6 @@ def test_command_line() -> None:
     assert "-machine q35" in text and "-accel kvm -cpu host,kvm-pv-tlb-flush=off" in text
     assert "tcg" not in text
     fails(UsageError, "command line", line, machine.Machine(append=("x" * 3000,)))
-    fails(UsageError, "double quote", line, machine.Machine(append=('a="b"',)))
 
 
 def test_command_line_deterministic(tmp_path: Path) -> None:
@@ -57,30 +55,29 @@ def test_command_line_deterministic(tmp_path: Path) -> None:
     image.touch()
     os.truncate(image, 100 * MIB)
     guest = machine.Machine(deterministic=True)
-    text = line(guest, data=image, ram=True)
+    job = machine.Job(["x"], data=image, ram=True)
+    text = line(guest, job)
     assert "-accel tcg,thread=single -icount shift=0,sleep=off" in text
     assert f"brd.rd_size={100 * 1024}" in text and "a,,b.ext4,format=raw,snapshot=on" in text
-    assert "brd" not in line(guest, data=image)
-    swapping = line(guest, data=image, ram=True, swap=True)
-    assert f"brd.rd_nr=2 brd.rd_size={guest.memory // 2048}" in swapping and "brd.rd_nr" not in text
-    small = machine.Machine(memory=64 * MIB)
-    assert f"brd.rd_size={100 * 1024}" in line(small, data=image, ram=True, swap=True)
+    assert "brd" not in line(guest, replace(job, ram=False))
+    swapping = replace(job, swap="zram")
+    assert f"brd.rd_nr=2 brd.rd_size={guest.memory // 2048}" in line(guest, swapping) and "brd.rd_nr" not in text
+    assert f"brd.rd_size={100 * 1024}" in line(machine.Machine(memory=64 * MIB), swapping)
 
 
 def test_disks_follow_the_data(tmp_path: Path) -> None:
     data = tmp_path / "data"
     disks = (Disk(Path("/a b,c"), "qcow2"), Disk(Path("/i"), target="/my data:1", filesystem="xfs"))
-    text = line(machine.Machine(), data=data, disks=disks)
-    assert "'if=none,id=disk0,file=/a b,,c,format=qcow2,snapshot=on'" in text
-    assert "if=none,id=disk1,file=/i,format=raw,snapshot=on" in text
-    assert text.index("drive=data") < text.index("drive=disk0") < text.index("drive=disk1")
-    assert machine.Job(["a"], env={}, disks=disks).encode() == b"arg\0a\0cwd\0/\0disk\0vdb:xfs:/my data:1\0"
     job = machine.Job(["a"], env={}, data=data, disks=disks)
+    text = line(machine.Machine(), job)
+    assert "if=none,id=disk0,file=" in text
+    assert "'if=none,id=disk1,file=/a b,,c,format=qcow2,snapshot=on'" in text
+    assert "if=none,id=disk2,file=/i,format=raw,snapshot=on" in text
     assert b"data\0vda\0disk\0vdc:xfs:/my data:1\0" in job.encode()
-    fails(UsageError, "up to 15 disks, not 16", machine.Job(["a"], disks=disks * 8).encode)
+    assert replace(job, data=None).encode() == b"arg\0a\0cwd\0/\0disk\0vdb:xfs:/my data:1\0"
 
 
-def test_numa_nodes(tmp_path: Path) -> None:
+def test_numa_nodes() -> None:
     guest = machine.Machine(memory=640 * MIB, cpus=4, nodes=(128 * MIB, 512 * MIB))
     text = line(guest)
     for part in (
@@ -91,16 +88,9 @@ def test_numa_nodes(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert part in text
     assert "numa" not in line(machine.Machine()) and "hmat" not in line(machine.Machine())
-    (tmp_path / "image").write_bytes(b"x")
-    says = "would fill the guest's fast NUMA node"
-    fails(UsageError, says, line, guest, data=tmp_path / "image", ram=True)
 
 
-@pytest.mark.parametrize("options", [
-    {"nodes": (64 * MIB, 64 * MIB)}, {"memory": 65 * MIB, "nodes": (64 * MIB, 1 * MIB)},
-    {"memory": 320 * MIB, "nodes": (64 * MIB,) * 5}, {"memory": 1 * MIB},
-    {"accel": "xen"}, {"accel": "kvm", "deterministic": True}, {"cpus": 0}, {"cpus": 65},
-])  # fmt: skip
+@pytest.mark.parametrize("options", [{"memory": 1 * MIB}, {"cpus": 0}, {"cpus": 65}])
 def test_machines_that_cannot_be(options: dict[str, Any]) -> None:
     fails(UsageError, None, machine.Machine, **options)
 
@@ -120,7 +110,6 @@ def test_job_encoding() -> None:
     assert staged.encode() == b"arg\0a\0cwd\0/\0stage\0/x/a\0stage\0/y/b\0"
     assert b"cwd\0/\0swap\0zram\0" in machine.Job(["a"], env={}, swap="zram").encode()
     assert job.encode((24, 80)).endswith(b"tty\0hvc0\0rows\x0024\0cols\x0080\0")
-    fails(UsageError, None, machine.Job(["a\0b"]).encode)
 
 
 def test_oops_in_recorded_logs() -> None:
@@ -148,29 +137,16 @@ class Fake:
         self.console, self.frames = folder / "console.log", folder / "frames"
         write_files(folder, {"console.log": "", "frames": "", "panic": PANIC})
 
-    def run(self, script: str, boot: float = 5, run: float = 5, qemu: str = "/bin/sh", **options: Any) -> str:
-        argv = [qemu, "-c", f"cd {shlex.quote(str(self.folder))}; echo $$ > pid; {script}"]
-        return watch.supervise(
-            argv, console=self.console, frames=self.frames, limits=watch.Limits(boot, run),
-            qemu_log=self.folder / "qemu.log", **options,
-        )  # fmt: skip
-
-    def gone(self) -> bool:
-        """No process of the script's session is left; zombies may wait for init."""
-        pid = (self.folder / "pid").read_text().strip()
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-                if session == pid and state not in "ZX":
-                    return False
-        return True
+    def run(self, script: str, boot: float = 5, run: float = 5, **options: Any) -> str:
+        argv = ["/bin/sh", "-c", f"cd {shlex.quote(str(self.folder))}; echo $$ > pid; {script}"]
+        return watch.supervise(argv, self.folder, boot_timeout=boot, timeout=run, emulated=True, **options)
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[Fake]:
     one = Fake(tmp_path)
     yield one
-    assert until(one.gone, 6)  # a killed process takes a moment to end
+    assert gone(tmp_path / "pid")
 
 
 def test_normal_end(fake: Fake) -> None:
@@ -180,12 +156,12 @@ def test_normal_end(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(("script", "limits", "kind", "says", "detail"), [
-    ("echo last words > console.log; sleep 60", {"boot": 0.3},
+    ("echo last words > console.log; exec sleep 60", {"boot": 0.3},
      watch.GuestTimeout, "did not boot within 0.3 s", "last words"),
-    (f"{BOOTED}; trap '' TERM; sleep 60", {"run": 0.2},
+    (f"{BOOTED}; trap '' TERM; exec sleep 60", {"run": 0.2},
      watch.GuestTimeout, "command in the guest did not end within 0.2 s", ""),
     *((f"{BOOTED}; cat panic > console.log{ends}", {},
-       watch.GuestPanic, "sysrq triggered crash", "sysrq_handle_crash") for ends in ("", "; sleep 60")),
+       watch.GuestPanic, "sysrq triggered crash", "sysrq_handle_crash") for ends in ("", "; exec sleep 60")),
 ])  # fmt: skip
 def test_guest_that_fails(
     script: str, limits: dict[str, float], kind: type[QuellError], says: str, detail: str, fake: Fake
@@ -198,8 +174,8 @@ def test_guest_that_fails(
 
 def test_power_is_cut_when_it_is_asked_for(fake: Fake) -> None:
     start = time.monotonic()
-    script = f"{BOOTED}; echo written > console.log; trap '' TERM; sleep 60"
-    assert fake.run(script, cut=lambda: fake.console.stat().st_size > 0) == "written\n"
+    script = f"{BOOTED}; echo written > console.log; trap '' TERM; exec sleep 60"
+    assert fake.run(script, poll=lambda: fake.console.stat().st_size > 0) == "written\n"
     assert time.monotonic() - start < 4
 
 
@@ -207,7 +183,6 @@ def test_qemu_that_fails(fake: Fake) -> None:
     script = "echo no such machine >&2; exit 1"
     error = fails(watch.GuestError, "QEMU failed with exit code 1", fake.run, script)
     assert error.detail == "no such machine"
-    fails(UsageError, "no-such-qemu is missing", fake.run, "", qemu="no-such-qemu")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -235,7 +210,7 @@ class Scripted:
         self.cache = Cache(folder / "cache")
         self.script = ""
         (self.rundir / "sent").write_bytes(ended("exited 0"))
-        monkeypatch.setattr(machine, "runner", lambda cache: Path("/c/runner"))
+        monkeypatch.setattr(machine, "guest_program", lambda name, cache: Path("/c/runner"))
         monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
         monkeypatch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", self.script])
 
@@ -263,33 +238,30 @@ def guest(tmp_path: Path, monkeypatch: Patch) -> Scripted:
 
 def test_what_the_guest_reports(guest: Scripted) -> None:
     result = guest.boot(ended("exited 3"))
-    assert (result.exit_code, result.signal) == (3, None)
-    assert (result.stdout, result.stderr, result.console) == ("out\n", "err\n", "l\n")
-    result = guest.boot(ended("signalled 9"))
-    assert (result.exit_code, result.signal) == (137, 9)
-    error = fails(FramesError, "truncated", guest.boot, ended("exited 0")[:-4])
+    assert (result.exit_code, result.stdout, result.stderr, result.console) == (3, "out\n", "err\n", "l\n")
+    assert guest.boot(ended("signalled 9")).exit_code == 137
+    error = fails(FramesError, "without a whole report", guest.boot, ended("exited 0")[:-4])
     assert error.log == guest.rundir / "console.log"
     frames = b"quell-runner 1\n@failure 7\nno ext4\n@end 1\n"
     fails(watch.GuestError, "prepared: no ext4", guest.boot, frames)
+    says = "the guest cannot start the command x in /nowhere: Permission denied"
+    fails(UsageError, says, guest.boot, ended("noexec 13\nmessage Permission denied"))
 
 
-@pytest.mark.parametrize(("status", "says"), [
-    ("noexec 2\nmessage No such file or directory", "the command x does not exist in the guest"),
-    ("noexec 13\nmessage Permission denied", r"the command x cannot run \(Permission denied\)"),
-    ("nodir 2\nmessage No such file or directory", "/nowhere cannot be entered"),
-])  # fmt: skip
-def test_boot_missing_command(guest: Scripted, status: str, says: str) -> None:
-    assert fails(UsageError, says, guest.boot, ended(status)).exit_code == 2
+def test_output_is_passed_on(guest: Scripted, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "cat sent > frames; echo one > stdout; sleep 0.2; echo two >> stdout; echo err > stderr"
+    assert guest.run(script, live=True).stdout == "one\ntwo\n"
+    assert capfd.readouterr() == ("one\ntwo\n", "err\n")
 
 
 def test_boots_again(guest: Scripted) -> None:
     # QEMU crashes.
     assert guest.run("[ $(wc -l < tries) -gt 2 ] || kill -SEGV $$; cat sent > frames").exit_code == 0
-    fails(watch.QemuCrash, "QEMU was ended by signal 11", guest.run, "kill -SEGV $$")
+    fails(watch.GuestError, "QEMU was ended by signal 11", guest.run, "kill -SEGV $$")
     # The guest hangs.
-    script = "[ $(wc -l < tries) -gt 1 ] || sleep 60; cat sent > frames"
+    script = "[ $(wc -l < tries) -gt 1 ] || exec sleep 60; cat sent > frames"
     assert guest.run(script, boot_timeout=0.5).exit_code == 0
-    fails(watch.BootTimeout, "did not boot within 0.5 s", guest.run, "sleep 60", boot_timeout=0.5)
+    fails(watch.GuestTimeout, "did not boot within 0.5 s", guest.run, "exec sleep 60", boot_timeout=0.5)
     assert guest.tries == 3
     # Later it is an error.
     fails(watch.GuestError, "signal 11", guest.run, "cat sent > frames; sleep 0.1; kill -SEGV $$")
@@ -307,15 +279,16 @@ def test_a_breakpoint_that_is_gone_boots_again(guest: Scripted, fail_on_oops: bo
 
     # Under KVM it is an oops like any other.
     if fail_on_oops:
-        assert type(fails(watch.GuestPanic, None, boot, dies=1, accel="kvm")) is watch.GuestPanic
+        fails(watch.GuestPanic, "Oops: int3", boot, dies=1, accel="kvm")
+        assert guest.tries == 1
     else:
         assert boot(dies=1, accel="kvm").oops
     result = boot(dies=1)
     assert (result.exit_code, result.stdout, result.oops, guest.tries) == (0, "", (), 2)
-    fails(watch.GoneBreakpoint, "Oops: int3", boot, dies=9)
+    fails(watch.GuestPanic, "Oops: int3", boot, dies=9)
     assert guest.tries == 3
     # With ``cut`` the run acts outside of the guest: no retry.
-    fails(watch.GoneBreakpoint, None, boot, dies=1, cut=lambda: False)
+    fails(watch.GuestPanic, None, boot, dies=1, cut=lambda: False)
     assert guest.tries == 1
 
 
@@ -326,7 +299,7 @@ def test_accelerator_is_probed_once(cache: Cache, monkeypatch: Patch) -> None:
         probes.append(options["timeout"])
         raise watch.GuestTimeout("the guest did not boot within 15 s and was stopped")
 
-    monkeypatch.setattr(machine, "run_script", hangs)
+    monkeypatch.setattr(machine, "boot", hangs)
     monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
     monkeypatch.setattr(os, "access", lambda *a: True)
     real, stat = os.stat("/dev/null"), os.stat
@@ -342,4 +315,3 @@ def test_accelerator_by_hand(cache: Cache, monkeypatch: Patch) -> None:
     assert machine.choose_accelerator("tcg", Path("/k"), cache).name == "tcg"
     assert machine.choose_accelerator("auto", Path("/k"), cache).name == "tcg"
     fails(UsageError, "/dev/kvm", machine.choose_accelerator, "kvm", Path("/k"), cache)
-    fails(UsageError, "auto, kvm and tcg", machine.choose_accelerator, "xen", Path("/k"), cache)

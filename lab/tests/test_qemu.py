@@ -28,7 +28,7 @@ chmod +x "$3/usr/bin/qemu-system-x86_64" """
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: Patch) -> None:
     toolchain.version.cache_clear()
-    qemu._find.cache_clear()
+    qemu.find.cache_clear()
     monkeypatch.setattr("platform.freedesktop_os_release", lambda: DEBIAN)
     monkeypatch.setattr(debian, "_KEYRING", "/etc/passwd")
 
@@ -57,7 +57,7 @@ def test_an_old_one_is_replaced_from_backports(cache: Cache, fake_program: Fake,
     assert "APT::Default-Release=bookworm-backports" in said and "--download-only" in said
     # The package lists are deleted, and nothing is fetched twice.
     assert not (Path(found.program).parents[2] / "apt").exists()
-    qemu._find.cache_clear()
+    qemu.find.cache_clear()
     assert qemu.find(cache) == found and log.read_text() == said
 
 
