@@ -25,7 +25,7 @@ def image(origin: source.Source, cache: Cache) -> Path:
     return build.build_kernels(origin, ("quell",), cache)["quell"].image
 
 
-@pytest.mark.parametrize("file_system", disks.MAKERS)
+@pytest.mark.parametrize("file_system", disks.FILE_SYSTEMS)
 def test_data(file_system: str, image: Path, folder: Path, cache: Cache) -> None:
     """The guest has a folder's content at the same path; its writes are discarded."""
     own = folder / "own data"

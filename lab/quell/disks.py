@@ -13,20 +13,23 @@ a command reads should be on a disk: ``image_of`` makes one of a file or folder.
   first; without root the copy belongs to the user in the guest.
 """
 
+import functools
 import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from quell import prereq, proc, ui
 from quell.errors import QuellError, UsageError, failing
-from quell.paths import Cache, require_space, tree_size
+from quell.paths import Cache, require_space
 
 MIB = 1 << 20
+FILE_SYSTEMS = ("ext4", "xfs", "btrfs", "f2fs", "erofs", "squashfs")
 # The entry of an image's root that holds the user's file or folder.
 ENTRY = "data"
 # Free space on a disk of the user's data. The image is sparse.
@@ -38,6 +41,8 @@ _TOP_NOT_DATA = (Path("/"), Path("/run"))
 # The limit of one read(): mkfs.xfs reads a file with a single call.
 _XFS_FILE_MAX = 0x7FFFF000
 _TIMEOUT_S = 6 * 3600
+_NAMESPACE = ("unshare", "-m", "--propagation", "private")
+_BOUND = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -66,113 +71,37 @@ class Data:
 
 
 def parse_data(text: str) -> Data:
-    """``PATH[:FS]`` of ``--data``; UsageError when there is no such file, folder or file system.
+    """``PATH[:FS]`` of ``--data``; UsageError when there is no such file or folder.
 
     A path that itself ends in the name of a file system is written as PATH:ext4.
     """
     name, colon, filesystem = text.rpartition(":")
-    if colon and filesystem in MAKERS and (os.path.lexists(name) or not os.path.lexists(text)):
-        pass
-    elif colon and os.path.lexists(name) and not os.path.lexists(text):
-        raise UsageError(f"--data knows no file system '{filesystem}', only {', '.join(MAKERS)}")
-    else:
+    if not colon or filesystem not in FILE_SYSTEMS:
         name, filesystem = text, "ext4"
     path = Path(os.path.abspath(name))
-    if not name or not os.path.exists(path):
-        raise UsageError(f"there is no file or folder '{name}' for --data")
+    if not name or not path.exists():
+        known = ", ".join(FILE_SYSTEMS)
+        raise UsageError(f"there is no file or folder '{name}' for --data PATH[:FS], FS one of {known}")
     for one in (path, path.resolve()):
         if one in _TOP_NOT_DATA or any(one.is_relative_to(root) for root in _NOT_DATA):
             raise UsageError(f"--data cannot take {path}; name the files that the command reads")
-    if not (os.path.isfile(path) or os.path.isdir(path)):
-        raise UsageError(f"--data takes a file or a folder, and {path} is neither")
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"{path} cannot be read")
     return Data(path, filesystem)
 
 
-def check_data(every: Sequence[Data]) -> None:
-    """UsageError when one of them is inside another, or is named twice."""
-    names = [{one.path, one.path.resolve()} for one in every]
-    for number, one in enumerate(every):
-        for other in range(number):
-            pairs = [(a, b) for a in names[number] for b in names[other]]
-            if any(a.is_relative_to(b) or b.is_relative_to(a) for a, b in pairs):
-                raise UsageError(f"--data {every[other].path} and --data {one.path} overlap; leave one out")
-
-
-def parse_disk(text: str, root: Path = Path("/")) -> Disk:
-    """``IMAGE-OR-DEVICE`` of ``--disk``; UsageError for anything else and for a device in use.
-
-    ``root`` is the folder of /proc and /sys.
-    """
+def parse_disk(text: str) -> Disk:
+    """``IMAGE-OR-DEVICE`` of ``--disk``; UsageError for anything else and for a device in use."""
     path = Path(os.path.abspath(text))
     try:
-        status = path.stat()
-        if stat.S_ISBLK(status.st_mode):
-            if used := in_use(status.st_rdev, root):
-                raise UsageError(f"the disk {path} is {used}; a guest would read it half-written")
-            path.open("rb").close()
-            return Disk(path)
-        if not stat.S_ISREG(status.st_mode):
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFBLK):
             raise UsageError(f"--disk takes an image or a block device, and {path} is neither")
-        if not status.st_size:
-            raise UsageError(f"the image {path} is empty")
-        with path.open("rb") as file:
+        # With O_EXCL the kernel refuses a device that is mounted, used for swap, or part of such a volume.
+        with open(os.open(path, os.O_RDONLY | os.O_EXCL), "rb") as file:
             return Disk(path, "qcow2" if file.read(4) == _QCOW2 else "raw")
     except OSError as error:
         raise UsageError(f"the disk {path} cannot be used: {error.strerror}") from error
 
 
-def in_use(device: int, root: Path = Path("/")) -> str:
-    """The use of a block device, "mounted on /x" or "used for swap", or ""; ``device`` is its number.
-
-    Its partitions count, too, and the volumes on any of them.
-    """
-    numbers = set(_with_holders(f"{os.major(device)}:{os.minor(device)}", root))
-    for line in (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        fields, _, source = line.partition(" - ")
-        number, where = fields.split(" ")[2], fields.split(" ")[4]
-        # Btrfs uses device numbers of its own: compare the source, too.
-        if number in numbers or _number(source.split(" ")[1]) in numbers:
-            return f"mounted on {_unescape(where)}"
-    for line in (root / "proc/swaps").read_text(errors="surrogateescape").splitlines()[1:]:
-        if _number(line.split()[0]) in numbers:
-            return "used for swap"
-    return ""
-
-
-def _with_holders(number: str, root: Path) -> Iterator[str]:
-    yield number
-    folder = root / "sys/dev/block" / number
-    for below in (*(file.parent for file in folder.glob("*/partition")), *folder.glob("holders/*")):
-        yield from _with_holders((below / "dev").read_text().strip(), root)
-
-
-def _number(escaped: str) -> str:
-    """The number of a block device with a name from /proc; "" for other names."""
-    try:
-        status = os.stat(_unescape(escaped))
-    except OSError:
-        return ""
-    if not stat.S_ISBLK(status.st_mode):
-        return ""
-    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
 # --- images -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Content:
-    """The content of a path: its digest, its bytes on a disk, and the number of host file systems."""
-
-    digest: str
-    size: int
-    devices: int
 
 
 def image_of(data: Data, cache: Cache) -> Disk:
@@ -184,59 +113,52 @@ def image_of(data: Data, cache: Cache) -> Disk:
     real = data.path.resolve()
     if cache.root.resolve().is_relative_to(real):
         raise UsageError(f"--data {data.path} contains Quell's cache {cache.root}; name folders without it")
-    content = _content(data)
-    name = f"image.{data.filesystem}"
+    digest = _digest(data)
+    name, what = f"image.{data.filesystem}", f"the disk of {data.path}"
 
-    def make(temp: Path) -> None:
-        # mkfs.btrfs tells files apart by inode number alone.
-        bind = _can_bind() and not (data.filesystem == "btrfs" and content.devices > 1)
-        needed = content.size * 105 // 100 + 128 * MIB + (0 if bind else content.size)
-        require_space(cache.data, needed, f"a disk of {data.path}")
-        prereq.ensure(_tools(data.filesystem))
+    def make_image(temp: Path) -> None:
+        # mkfs.btrfs tells files apart by inode number alone, also those of two file systems.
+        bind = data.filesystem != "btrfs" and _can_bind()
+        size, _ = _measure(real)
+        require_space(cache.data, size * (1 if bind else 2) * 105 // 100 + 128 * MIB, what)
         made = temp / name
-        what = f"making a disk ({data.filesystem}) of {data.path}"
         with (
-            ui.watched(what, content.size, lambda: min(content.size, tree_size(made))),
-            failing(f"the disk of {data.path} cannot be made"),
+            tempfile.TemporaryDirectory(prefix="stage-", dir=temp) as stage,
+            ui.watched(f"making {what} ({data.filesystem})", size, lambda: min(size, made.stat().st_blocks * 512)),
+            failing(f"{what} cannot be made"),
         ):
-            _make(made, data.filesystem, real, temp / "stage", bind)
-        if _content(data).digest != content.digest:
+            place = Path(stage, ENTRY)
+            if not bind:
+                proc.run(["cp", "-a", "--reflink=auto", "--", real, place], timeout=_TIMEOUT_S)
+            elif real.is_dir():
+                place.mkdir()
+            else:
+                place.touch()
+            make(data.filesystem, made, Path(stage), bound=real if bind else None, room=ROOM)
+        if _digest(data) != digest:
             raise QuellError(f"{data.path} changed while it was copied; run it again")
 
-    folder = cache.made(cache.data / f"own-{content.digest}", make)
+    folder = cache.made(cache.data / f"own-{digest}", make_image)
     return Disk(folder / name, target=str(data.path), filesystem=data.filesystem)
 
 
-def _content(data: Data) -> _Content:
+def _walk(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """``top`` and its content, sorted, a folder before its content."""
+    return ((path, path.lstat()) for path in (top, *sorted(top.rglob("*"))))
+
+
+def _digest(data: Data) -> str:
     digest = hashlib.sha256(os.fsencode(f"{data.filesystem}\0{data.path}"))
-    size, devices = 0, set()
-    for name, status in _walk(data.path.resolve()):
-        facts = (name, status.st_size, status.st_ctime_ns, status.st_mode)
+    for path, status in _walk(data.path.resolve()):
+        facts = (str(path), status.st_size, status.st_ctime_ns, status.st_mode)
         digest.update(json.dumps(facts).encode())
-        size += _space(status)
-        devices.add(status.st_dev)
-    return _Content(digest.hexdigest()[:16], size, len(devices))
+    return digest.hexdigest()[:16]
 
 
-def _walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """(name below ``top``, status) of ``top`` and its content, sorted, a folder before its content."""
-    names = [""]
-    while names:
-        name = names.pop()
-        path = os.path.join(top, name) if name else str(top)
-        try:
-            status = os.lstat(path)
-            inner = os.listdir(path) if stat.S_ISDIR(status.st_mode) else []
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-        yield name, status
-        names += [os.path.join(name, one) for one in sorted(inner, reverse=True)]
-
-
-def _space(status: os.stat_result) -> int:
-    """An entry's bytes on a disk, with its inode."""
-    least = 4096 if stat.S_ISDIR(status.st_mode) else 0
-    return max(status.st_size, least) + 4096
+def _measure(top: Path) -> tuple[int, int]:
+    """(bytes on a disk, entries) of ``top`` and its content."""
+    sizes = [max(status.st_size, 4096 * stat.S_ISDIR(status.st_mode)) + 4096 for _, status in _walk(top)]
+    return sum(sizes), len(sizes)
 
 
 def _can_bind() -> bool:
@@ -246,35 +168,48 @@ def _can_bind() -> bool:
     return proc.run([*_NAMESPACE, "true"], timeout=30, check=False).returncode == 0
 
 
-def _make(image: Path, filesystem: str, real: Path, stage: Path, bind: bool) -> None:
-    """The image of the content of ``real``; ``stage`` is a temporary folder."""
-    stage.mkdir()
-    place = stage / ENTRY
-    try:
-        if not bind:
-            proc.run(["cp", "-a", "--reflink=auto", "--", real, place], timeout=_TIMEOUT_S)
-        elif real.is_dir():
-            place.mkdir()
-        else:
-            place.touch()
-        MAKERS[filesystem](image, stage, real if bind else None, ROOM)
-    finally:
-        # A copied folder may forbid its own removal.
-        if not bind:
-            proc.run(["chmod", "-R", "u+rwX", "--", stage], timeout=_TIMEOUT_S, check=False)
-        proc.run(["rm", "-rf", "--one-file-system", "--", stage], timeout=_TIMEOUT_S, check=False)
-
-
 # --- file systems -----------------------------------------------------------
 
-_NAMESPACE = ("unshare", "-m", "--propagation", "private")
-_BOUND = 'mount --rbind "$1" "$2" && shift 2 && exec "$@"'
+
+def make(filesystem: str, image: Path, root: Path, *, bound: Path | None = None, room: int = 32 * MIB) -> None:
+    """Make an image whose root is the content of the folder ``root``; owners, modes and links are kept.
+
+    With ``bound``, that file or folder is bound to ``root``'s ENTRY while mkfs runs. ``room`` are bytes
+    that a guest can still write. UsageError for content that the file system, or its mkfs, cannot take.
+    """
+    prereq.ensure(_tools(filesystem))
+    used, count = _measure(bound or root)
+    if filesystem == "ext4":
+        # The default is one inode per 16 KiB, which small files exceed.
+        inodes = count * 5 // 4 + room // 16384 + 8192
+        blocks = (used * 105 // 100 + inodes * 256 + room) // MIB + 1
+        options = "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0"
+        _run(root, bound, "mkfs.ext4", "-q", "-m", "0", "-N", inodes, "-E", options, "-d", root, image, f"{blocks}M")
+    elif filesystem == "xfs":
+        proto = image.with_suffix(".proto")
+        proto.write_bytes(os.fsencode(_prototype(root, bound)))
+        # mkfs writes a file in one piece, which has to fit into one allocation group. Two groups are
+        # the minimum. The image is sparse.
+        group = (used * 105 // 100 + 320 * MIB) // MIB
+        shape = f"file,size={2 * group + room // MIB}m,agcount=2"
+        _run(root, bound, "mkfs.xfs", "-q", "-d", shape, "-p", proto, image)
+        proto.unlink()
+    elif filesystem == "btrfs":
+        _empty(image, used * 110 // 100 + 256 * MIB + room)
+        _run(root, bound, "mkfs.btrfs", "-q", "--rootdir", root, image)
+    elif filesystem == "f2fs":
+        _empty(image, used * 115 // 100 + 256 * MIB + room)
+        _run(root, None, "mkfs.f2fs", "-q", image)
+        # sload.f2fs ends with a check; its exit code 1 means that it corrected something.
+        _run(root, bound, "sload.f2fs", "-P", "-f", root, image, good=(0, 1))
+    elif filesystem == "erofs":
+        _run(root, bound, "mkfs.erofs", "--quiet", image, root)
+    else:
+        options = "-comp gzip -noappend -no-progress -quiet"
+        _run(root, bound, "mksquashfs", root, image, *options.split())
 
 
-# Makes an image whose root is the content of the folder ``root``. With ``bound``, that file or folder
-# is bound to ``root``'s ENTRY while mkfs runs. ``room`` are bytes that a guest can still write.
-# Owners, modes and symbolic links are kept. The parameters: image, root, bound, room.
-Maker = Callable[..., None]
+make_ext4 = functools.partial(make, "ext4")
 
 
 def _tools(filesystem: str) -> list[prereq.Prerequisite]:
@@ -282,36 +217,15 @@ def _tools(filesystem: str) -> list[prereq.Prerequisite]:
     return [item for item in (*prereq.VM, *prereq.FILE_SYSTEMS) if item.need == program]
 
 
-def _run(
-    program: str, *args: str | Path, root: Path, bound: Path | None = None, good: Sequence[int] = (0,)
-) -> None:
+def _run(root: Path, bound: Path | None, program: str, *args: str | int | Path, good: tuple[int, ...] = (0,)) -> None:
     """Run a program in the folder ``root``, with ``bound`` in its place."""
-    argv: list[str | Path] = [prereq.which(program) or program, *args]
+    argv = [prereq.which(program) or program, *map(str, args)]
     if bound is not None:
-        argv = [*_NAMESPACE, "sh", "-c", _BOUND, "sh", bound, root / ENTRY, *argv]
+        argv = [*_NAMESPACE, "sh", "-c", _BOUND, "sh", str(bound), str(root / ENTRY), *argv]
     done = proc.run(argv, cwd=root, timeout=_TIMEOUT_S, check=False)
     if done.returncode not in good:
         detail = proc.tail(done.stderr or done.stdout)
         raise QuellError(f"{program} {proc.how_ended(done.returncode)}", detail=detail)
-
-
-def _entries(root: Path, bound: Path | None) -> Iterator[tuple[str, Path, os.stat_result]]:
-    """(name below ``root``, real path, status) of ``root`` and all entries that mkfs will find."""
-    for name, status in _walk(root):
-        if bound is None or name != ENTRY:
-            yield name, root / name, status
-            continue
-        for inner, below in _walk(bound):
-            yield os.path.join(ENTRY, inner) if inner else ENTRY, bound / inner, below
-
-
-def _measure(root: Path, bound: Path | None) -> tuple[int, int]:
-    """(bytes, entries) of an image's content."""
-    used = count = 0
-    for _, _, status in _entries(root, bound):
-        used += _space(status)
-        count += 1
-    return used, count
 
 
 def _empty(image: Path, size: int) -> None:
@@ -319,97 +233,26 @@ def _empty(image: Path, size: int) -> None:
         file.truncate(-(-size // MIB) * MIB)
 
 
-def make_ext4(image: Path, root: Path, bound: Path | None = None, room: int = 32 * MIB) -> None:
-    """An ext4 image, its tables initialized."""
-    prereq.ensure(_tools("ext4"))
-    used, count = _measure(root, bound)
-    blocks = (used * 105 // 100 + room) // MIB + 1
-    more: list[str | Path] = []
-    # mkfs makes one inode per 16 KiB, and 4 KiB on a small disk (mke2fs.conf).
-    if count > blocks * MIB // (4096 if blocks < 512 else 16384) * 9 // 10:
-        count += count // 4
-        blocks += count * 256 // MIB
-        more = ["-N", str(count)]
-    options = "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0"
-    more += ["-E", options, "-d", root, image, f"{blocks}M"]
-    _run("mkfs.ext4", "-q", "-m", "0", *more, root=root, bound=bound)
-
-
-def make_xfs(image: Path, root: Path, bound: Path | None = None, room: int = 0) -> None:
-    """An xfs image, by a prototype file; UsageError for content that such a file cannot name."""
-    prereq.ensure(_tools("xfs"))
-    lines = ["/", "0 0", "d--755 0 0"]
-    used = depth = 0
-    for name, path, status in _entries(root, bound):
-        used += _space(status)
-        if not name:
+def _prototype(root: Path, bound: Path | None) -> str:
+    """The prototype file of mkfs.xfs; UsageError for content that such a file cannot name."""
+    lines, depth = ["/", "0 0", "d--755 0 0"], 0
+    top = bound or root
+    for path, status in _walk(top):
+        name = Path(ENTRY if bound else "", path.relative_to(top))
+        if not name.parts:
             continue
-        level = name.count("/")
+        level, mode = len(name.parts) - 1, status.st_mode
+        kind = {stat.S_IFREG: "-", stat.S_IFDIR: "d", stat.S_IFLNK: "l"}.get(stat.S_IFMT(mode), "")
+        source = os.readlink(path) if kind == "l" else str(name)
+        odd = any(re.search(r"[ \t\n]|^:|^\$$", word) for word in (name.name, source))
+        if odd or not kind or mode & stat.S_ISVTX or (kind == "-" and status.st_size > _XFS_FILE_MAX):
+            raise UsageError(
+                f"mkfs.xfs does not take {path}: no blanks, first colons or $ in names and links, no special "
+                "files, no sticky bits, no files of 2 GiB; use ext4"
+            )
         lines += ["$"] * (depth - level)
-        lines.append(_proto_line(name, path, status))
-        depth = level + stat.S_ISDIR(status.st_mode)
-    lines += ["$"] * (depth + 1)
-    proto = image.with_suffix(".proto")
-    proto.write_bytes(os.fsencode("\n".join(lines) + "\n"))
-    # mkfs writes a file in one piece, which has to fit into one allocation group. Two groups are
-    # the minimum. The image is sparse.
-    group = (used * 105 // 100 + 320 * MIB) // MIB
-    shape = f"file,size={2 * group + room // MIB}m,agcount=2"
-    _run("mkfs.xfs", "-q", "-d", shape, "-p", proto, image, root=root, bound=bound)
-    proto.unlink()
-
-
-def _proto_line(name: str, path: Path, status: os.stat_result) -> str:
-    """The line of xfs' prototype file for an entry; its data are at ``name`` while mkfs runs."""
-    mode, last, words = status.st_mode, os.path.basename(name), [os.path.basename(name), name]
-    if stat.S_ISLNK(mode):
-        words = [last, os.readlink(path)]
-    if any(re.search(r"[ \t\n]|^:|^\$$", word) for word in words):
-        raise UsageError(f"mkfs.xfs takes no name or link such as {path} (blanks, a colon first, $); use ext4")
-    if mode & stat.S_ISVTX or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise UsageError(f"mkfs.xfs takes no special files and no sticky bits, such as {path}; use ext4")
-    if stat.S_ISREG(mode) and status.st_size > _XFS_FILE_MAX:
-        raise UsageError(f"mkfs.xfs takes no files of 2 GiB or more, such as {path}; use ext4")
-    kind = "d" if stat.S_ISDIR(mode) else "l" if stat.S_ISLNK(mode) else "-"
-    set_ids = ("u" if mode & stat.S_ISUID else "-") + ("g" if mode & stat.S_ISGID else "-")
-    head = f"{last} {kind}{set_ids}{mode & 0o777:03o} {status.st_uid} {status.st_gid}"
-    return head if kind == "d" else f"{head} {words[1]}"
-
-
-def make_btrfs(image: Path, root: Path, bound: Path | None = None, room: int = 0) -> None:
-    """A btrfs image."""
-    prereq.ensure(_tools("btrfs"))
-    _empty(image, _measure(root, bound)[0] * 110 // 100 + 256 * MIB + room)
-    _run("mkfs.btrfs", "-q", "--rootdir", root, image, root=root, bound=bound)
-
-
-def make_f2fs(image: Path, root: Path, bound: Path | None = None, room: int = 0) -> None:
-    """An f2fs image."""
-    prereq.ensure(_tools("f2fs"))
-    _empty(image, _measure(root, bound)[0] * 115 // 100 + 256 * MIB + room)
-    _run("mkfs.f2fs", "-q", image, root=root)
-    # sload.f2fs ends with a check; its exit code 1 means that it corrected something.
-    _run("sload.f2fs", "-P", "-f", root, image, root=root, bound=bound, good=(0, 1))
-
-
-def make_erofs(image: Path, root: Path, bound: Path | None = None, room: int = 0) -> None:
-    """An erofs image, not compressed."""
-    prereq.ensure(_tools("erofs"))
-    _run("mkfs.erofs", "--quiet", image, root, root=root, bound=bound)
-
-
-def make_squashfs(image: Path, root: Path, bound: Path | None = None, room: int = 0) -> None:
-    """A squashfs image, compressed with gzip as by default."""
-    prereq.ensure(_tools("squashfs"))
-    options = ["-comp", "gzip", "-noappend", "-no-progress", "-quiet"]
-    _run("mksquashfs", root, image, *options, root=root, bound=bound)
-
-
-MAKERS: dict[str, Maker] = {
-    "ext4": make_ext4,
-    "xfs": make_xfs,
-    "btrfs": make_btrfs,
-    "f2fs": make_f2fs,
-    "erofs": make_erofs,
-    "squashfs": make_squashfs,
-}
+        depth = level + (kind == "d")
+        set_ids = ("u" if mode & stat.S_ISUID else "-") + ("g" if mode & stat.S_ISGID else "-")
+        head = f"{name.name} {kind}{set_ids}{mode & 0o777:03o} {status.st_uid} {status.st_gid}"
+        lines.append(head if kind == "d" else f"{head} {source}")
+    return "\n".join([*lines, *["$"] * (depth + 1), ""])

@@ -288,6 +288,6 @@ def _image(workload: Workload, data: Data, size: int, values: Mapping[str, str],
         ui.note(f"making {what}{f' ({ui.size(size)})' if size else ''} ...")
         with tempfile.TemporaryDirectory(prefix="root-", dir=temp) as root, failing(f"{what} cannot be made"):
             proc.run(_fill(data.make, {**values, "out": root}, workload), timeout=1800)
-            disks.MAKERS[data.filesystem](temp / name, Path(root))
+            disks.make(data.filesystem, temp / name, Path(root))
 
     return cache.made(cache.data / f"{workload.name}-data-{digest}", make) / name

@@ -126,7 +126,7 @@ def test_programs_of_packages(folder: Path, tmp_path: Path, monkeypatch: Patch) 
     for item in (tiny, workload.load(other(folder, "twin", "tiny"))):
         assert [(one.need, one.package) for one in item.prerequisites()] == [("served", "serverd")]
     monkeypatch.setattr(debian, "root", lambda programs, cache: tmp_path / "unpacked")
-    monkeypatch.setattr(disks, "MAKERS", {"ext4": lambda image, root: image.write_text("")})
+    monkeypatch.setattr(disks, "make", lambda filesystem, image, root: image.write_text(""))
     images = []
     for version in ("1", "2"):
         write_files(tmp_path / "unpacked", {"usr/bin/served": version})

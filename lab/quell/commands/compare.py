@@ -77,7 +77,6 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 def data_of(args: argparse.Namespace) -> dict[str, Any]:
     """The request's fields for the options of ``add_data``."""
     data = [disks.parse_data(text) for text in args.data]
-    disks.check_data(data)
     return {"data": data, "attached": [disks.parse_disk(text) for text in args.disk], "swap": args.swap}
 
 
