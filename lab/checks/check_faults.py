@@ -147,13 +147,12 @@ def power_cut(kernel: build.Kernel, number: int, cache: Cache) -> Case:
     """Cut the power while records are written; all durable records must survive."""
     name = f"the power is cut: {kernel.name} ({number})"
     started = time.monotonic()
-    ready = _readers(cache)
-    assert ready.program is not None
-    words = {"RECORDS": machine.guest_program("records", cache, GUEST), "READ": f"{ready.program} --threads 2"}
+    [program] = _readers(cache).programs
+    words = {"RECORDS": machine.guest_program("records", cache, GUEST), "READ": f"{program} --threads 2"}
     with cache.scratch("cut") as folder:
         root, disk = folder / "root", folder / "disk.ext4"
         root.mkdir()
-        proc.run([ready.program, "--make", root / "data", str(_CUT_DATA)], timeout=300)
+        proc.run([program, "--make", root / "data", str(_CUT_DATA)], timeout=300)
         disks.make_ext4(disk, root, room=64 * machine.MIB)
         shutil.rmtree(root)
         # Vary the moment, in the same way for both kernels.

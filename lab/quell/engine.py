@@ -7,6 +7,8 @@ one run in a fresh guest, ``machine.boot()`` starts QEMU.
 """
 
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,14 +16,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from quell import build, counters, disks, judge, machine, presets, proc, published, qemu, results, source, stats
-from quell import toolchain, ui, user_command, workload
-from quell.errors import QuellError, UsageError
+from quell import toolchain, ui, workload
+from quell.errors import QuellError, UsageError, failing
 from quell.paths import Cache
 from quell.sides import Side
 
 # The name of the user's own command among the comparisons, and its guest by default.
 OWN_COMMAND = "command"
 OWN_MEMORY, OWN_CPUS = 1 << 30, 2
+# Variables about the host, and those of the launcher: guests do not get them.
+_NOT_PASSED = {
+    "PYTHONPATH", "VIRTUAL_ENV", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "TMUX", "STY",
+    "DBUS_SESSION_BUS_ADDRESS", "QUELL_CACHE",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,8 @@ class Request(presets.Preset):
     def __post_init__(self) -> None:
         own = self.command is not None
         option = "--here" if self.here else "--data" if self.data else "--disk"
-        newer = self.kernel != source.DEFAULT
-        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic or newer
+        other = self.kernel != source.DEFAULT or self.accel != "auto"
+        guest = self.data or self.attached or self.swap or self.memory or self.cpus or self.deterministic or other
         there = machine.host_memory()
         asked = self.memory if isinstance(self.memory, int) else 0
         for wrong, why in (
@@ -58,12 +65,9 @@ class Request(presets.Preset):
             (own and self.workloads, "give either --workload or a command after --, not both"),
             (not own and (self.data or self.attached or self.here),
              f"{option} is for your own command: give it after --"),
-            (self.swap not in ("", *machine.SWAPS), f"swap is {', '.join(machine.SWAPS)}, not {self.swap}"),
-            (self.here and self.accel != "auto", "--here has no guests: leave out --accel"),
             (self.keep_caches and not self.here, "--keep-caches is for --here: guests are fresh"),
             (self.here and guest, "--here measures this machine without changes: no --data, --disk, --swap, --memory, "
-             "--cpus, --kernel or --deterministic"),
-            (len(set(self.cpus)) < len(self.cpus), "--cpus names a number twice"),
+             "--cpus, --accel, --kernel or --deterministic"),
         ):  # fmt: skip
             if wrong:
                 raise UsageError(why)
@@ -145,10 +149,8 @@ class Guests:
         if unknown := [parameter for parameter in side.boot if parameter in handed]:
             raise UsageError(f"side {side.name}: its kernel does not know the parameter {unknown[0]}")
         if not plan.own and result.exit_code != 0:
-            killed = [line for line in result.warnings if "Killed" in line]
-            last = (killed or result.stderr.strip().splitlines() or ["it printed nothing"])[-1]
             raise QuellError(
-                f"workload {plan.name} failed on side {side.name} with exit code {result.exit_code}: {last}",
+                f"it failed with exit code {result.exit_code}",
                 detail=proc.tail(result.stderr, 10),
                 log=rundir / "console.log",
             )
@@ -162,12 +164,32 @@ class Guests:
             deterministic=self.deterministic, runs=request.runs,
             qemu=qemu.find(self.cache).version, compiler=toolchain.version("gcc"),
         )  # fmt: skip
-        kernels = {
-            name: {"release": one.release, "config_hash": one.config_hash, "key": one.key}
-            for name, one in self.kernels.items()
-        }
+        kept = ("release", "config_hash", "key")
+        kernels = {name: {fact: getattr(one, fact) for fact in kept} for name, one in self.kernels.items()}
         emulated = "TLB misses were not counted: emulation (TCG) has no counters for them, KVM may."
         return environment, kernels, [emulated] * (self.accelerator.name == "tcg")
+
+
+def check_command(command: Sequence[str]) -> None:
+    """UsageError when there is no such command. Guests have this machine's root file system."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"the command {command[0]} does not exist or cannot be run")
+
+
+def own_job(
+    command: Sequence[str],
+    cache: Cache,
+    data: Sequence[disks.Data] = (),
+    attached: Sequence[disks.Disk] = (),
+    swap: str = "",
+) -> machine.Job:
+    """The user's command as a job: in the current directory, with our environment, the disks and swap."""
+    for number, disk in enumerate(attached):
+        ui.note(f"{disk.image} is /dev/vd{chr(ord('a') + number)} in the guest")
+    env = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED}
+    every = (*attached, *(disks.image_of(one, cache) for one in data))
+    usual = {"PATH": machine.DEFAULT_PATH, "HOME": "/root", "TERM": "dumb"}
+    return machine.Job(command, env={**usual, **env}, cwd=os.getcwd(), disks=every, swap=swap)
 
 
 def _plans(request: Request, items: Sequence[workload.Workload], values: Mapping[str, str], cache: Cache) -> list[Plan]:
@@ -175,14 +197,21 @@ def _plans(request: Request, items: Sequence[workload.Workload], values: Mapping
     swap = ("--swap", request.swap) if request.swap else ()
     if request.command is not None:
         memory = request.memory if isinstance(request.memory, int) else OWN_MEMORY
-        job = user_command.job(request.command, cache, request.data, request.attached, request.swap)
+        every = request.cpus or (OWN_CPUS,)
         options = [word for disk in request.attached for word in ("--disk", str(disk.image))]
         options += [word for one in request.data for word in ("--data", f"{one.path}:{one.filesystem}")]
-        for count in request.cpus or (OWN_CPUS,):
-            plans.append(Plan(
-                OWN_COMMAND, job, memory, count, request.timeout, judge.OWN_MATTERS, own=True,
-                workload=OWN_COMMAND, options=(*options, *swap),
-            ))  # fmt: skip
+        options += [*swap, *["--keep-caches"] * request.keep_caches]
+        if request.here:
+            job, memory, every = machine.Job(request.command), machine.host_memory(), (len(os.sched_getaffinity(0)),)
+        else:
+            job = own_job(request.command, cache, request.data, request.attached, request.swap)
+        plans += [
+            Plan(
+                OWN_COMMAND, job, memory, count, request.timeout, judge.OWN_MATTERS, own=True, workload=OWN_COMMAND,
+                options=tuple(options), here=request.here,
+            )
+            for count in every
+        ]  # fmt: skip
     for item in items:
         asked = request.memory.get(item.name) if isinstance(request.memory, Mapping) else request.memory
         memory = asked or item.memory
@@ -229,15 +258,10 @@ def measure(
                     progress.update(description=f"{plan.name}: {side.name}, run {number} of {runs}")
                     rundir = folder / "runs" / plan.name / f"{side.name}-{number}"
                     rundir.mkdir(parents=True)
-                    try:
+                    with failing(f"workload {plan.name}, side {side.name}"):
                         sample = place.run(side, plan, rundir)
                         if not plan.own:
                             _check_same(samples, side, sample, rundir)
-                    except QuellError as error:
-                        if not plan.own and f"workload {plan.name}" not in error.message:
-                            error.message = f"workload {plan.name}, side {side.name}: {error.message}"
-                            error.args = (error.message,)
-                        raise
                     kept = {"metrics": sample.metrics, "extras": sample.extras}
                     (rundir / "sample.json").write_text(json.dumps(kept) + "\n")
                     samples[side.name].append(sample)
@@ -251,15 +275,13 @@ def _check_same(
 ) -> None:
     """QuellError unless ``run`` repeats the first run's ``same`` lines."""
     name, first = next(((name, made[0]) for name, made in samples.items() if made), (side.name, run))
-    runs = f"run 1 on side {name}", f"run {len(samples[side.name]) + 1} on side {side.name}"
     for key in sorted({*first.same, *run.same}):
         one, other = (sample.same.get(key, "nothing") for sample in (first, run))
         if one != other:
             raise QuellError(
-                f"{key} should be the same in every run, but {' and '.join(runs)} differ",
-                detail="\n".join(f"{who}: {text[:300]}" for who, text in zip(runs, (one, other), strict=True)),
-                log=rundir / "stdout",
-            )
+                f"{key} should be the same in every run, but differs from run 1 on side {name}",
+                detail=f"{name}: {one[:300]}\n{side.name}: {other[:300]}", log=rundir / "stdout",
+            )  # fmt: skip
 
 
 def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
@@ -267,7 +289,7 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
     items = [] if request.command is not None else workload.select(request.workloads)
     # Errors of these come before downloads and builds.
     if request.command is not None:
-        user_command.check(request.command)
+        check_command(request.command)
     for item in items:
         if item.tool is not None:
             item.tool.own_program()
@@ -285,21 +307,27 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
         from quell import here
 
         place = machine_here = here.Here.prepare(request, cache)
-        signals, plans = machine_here.signals.noted(), [here.plan(request)]
+        signals, plans = machine_here.noted(), _plans(request, [], {}, cache)
     else:
-        given = (item.data for item in items if item.data)
-        ext4 = user_command.needs_only_ext4([*request.data, *given], request.attached)
+        systems = {one.filesystem for one in request.data} | {item.data.filesystem for item in items if item.data}
+        # The file systems of attached disks are not known.
+        ext4 = not request.attached and systems <= {"ext4"}
         origin, kernels = build.for_sides(request.kernel, cache, request.sides, ext4=ext4)
         accelerator = machine.Accelerator("tcg", "the instruction counter needs it")
         if not request.deterministic:
             accelerator = machine.choose_accelerator(request.accel, kernels[request.sides[0].name].image, cache)
         place = Guests(cache, kernels, accelerator, request.deterministic)
-        plans = _plans(request, items, workload.kernel_values(origin, next(iter(kernels.values()))), cache)
+        base = next(iter(kernels.values()))
+        values = {"kernel_source": str(origin.tree), "kernel_build": str(base.build_dir), "kernel_key": base.key}
+        plans = _plans(request, items, values, cache)
         if request.published and accelerator.name == "kvm":
             # Under KVM the processor counts TLB misses; tlbmiss runs the command and reads them.
             tlbmiss = str(machine.guest_program("tlbmiss", cache))
             plans = [replace(p, job=replace(p.job, argv=(tlbmiss, *p.job.argv))) for p in plans]
-    _warn_of_runs(request, plans)
+    figures = min((len(plan.matters) for plan in plans), default=1)
+    needed = stats.runs_needed(figures)
+    if request.runs < needed and not request.deterministic:
+        ui.warn(f"--runs {request.runs} is too few for verdicts on {figures} figures, {needed} would do")
     with results.new_folder(cache) as folder:
         with signals:
             samples = measure(plans, request.sides, request.runs, place, folder)
@@ -319,12 +347,3 @@ def compare(request: Request, cache: Cache) -> tuple[dict[str, Any], Path]:
         result["published"] = published.compare(rows, result)
         results.save(folder, result)
     return result, folder
-
-
-def _warn_of_runs(request: Request, plans: Sequence[Plan]) -> None:
-    """Warn before the runs if they are too few for verdicts."""
-    figures = min((len(plan.matters) for plan in plans), default=1)
-    needed = stats.runs_needed(figures)
-    if request.runs < needed and not request.deterministic:
-        runs = f"{request.runs} run{'s' * (request.runs > 1)} on each side"
-        ui.warn(f"{runs}: too few for verdicts on {figures} figures, {needed} would do")

@@ -39,11 +39,6 @@ class Frames:
         return {key: rest for key, _, rest in pairs}
 
     @property
-    def failure(self) -> str | None:
-        """The reason if the guest could not be prepared, or None."""
-        return self.text("failure") if "failure" in self.sections else None
-
-    @property
     def status(self) -> tuple[str, int, str]:
         """The command's end: (how, number, text).
 

@@ -3,7 +3,7 @@
 
 Every end of the comparison but SIGKILL restores the switches:
 
-- Signals never interrupt a step of this module. ``Signals`` notes them; they end the comparison
+- Signals never interrupt a step of this module. ``Here.noted`` notes them; they end the comparison
   between two runs, or while the command runs (``_wait``). All changes are then undone in order.
 - Only ``Here._switched`` writes to the switches, in one process at a time (a lock on their folder).
 """
@@ -11,22 +11,20 @@ Every end of the comparison but SIGKILL restores the switches:
 from __future__ import annotations
 
 import fcntl
-import gzip
 import hashlib
 import os
 import platform
 import re
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quell import counters, judge, machine, proc, procfs, results, ui, user_command
+from quell import counters, proc, procfs, results, ui
 from quell.errors import QuellError, UsageError
 from quell.foreground import die_with_parent
 from quell.frames import Frames
@@ -60,35 +58,6 @@ _SIGNALS = (
 )  # fmt: skip
 
 
-class Signals:
-    """Notes the signals that end the lab, and ends it at a safe point: in ``check()``."""
-
-    def __init__(self) -> None:
-        self._seen = False
-
-    def _note(self, number: int, frame: object) -> None:
-        self._seen = True
-
-    def check(self) -> None:
-        """KeyboardInterrupt after a signal."""
-        if self._seen:
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note signals inside. Ctrl-Z is ignored: a stopped lab would leave the switches changed."""
-        before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGTSTP)}
-        for number, handler in before.items():
-            if handler != signal.SIG_IGN:  # nohup
-                signal.signal(number, signal.SIG_IGN if number == signal.SIGTSTP else self._note)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        self.check()
-
-
 @dataclass
 class Here:
     """This machine. ``root`` is the folder of /proc and /sys (the tests have their own).
@@ -101,7 +70,7 @@ class Here:
     root: Path = Path("/")
     events: tuple[str, ...] = ()
     absent: list[str] = field(default_factory=list)
-    signals: Signals = field(default_factory=Signals)
+    interrupted: bool = False
     lock: int = -1
 
     @classmethod
@@ -119,19 +88,15 @@ class Here:
                 raise UsageError(
                     f"side {side.name}: with --here a side is {side.name}=quell,quell=...: the kernel stays"
                 )
-        assert request.command is not None
-        user_command.check(request.command)
         here = cls(cache, request.keep_caches, root)
         states = {path.parent.name: value for path, value in here._state().items()}
-        refused = {name: value for name, value in states.items() if value not in ("0", "1")}
         for side in request.sides:
-            words = (side.quell or "").split(",")
-            asked = {word.removeprefix("-") for word in words} & set(switches(side))
-            if gone := sorted(asked - states.keys()):
-                raise UsageError(f"side {side.name}: the running kernel was built without {gone[0]}")
-            if stays := sorted(refused.keys() & set(words)):
-                raise UsageError(f"side {side.name}: {stays[0]} stays off on this machine: {refused[stays[0]]}")
-        here.absent += [f"{name} stays off on this machine: {value}." for name, value in refused.items()]
+            for name in sorted(switches(side).keys() & (side.quell or "").split(",")):
+                if states.get(name) not in ("0", "1"):
+                    why = states.get(name, "the running kernel was built without it")
+                    raise UsageError(f"side {side.name}: {name} stays off on this machine: {why}")
+        stay = {name: value for name, value in states.items() if value not in ("0", "1")}
+        here.absent += [f"{name} stays off on this machine: {value}." for name, value in stay.items()]
         here.lock = os.open(here.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(here.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,21 +117,39 @@ class Here:
     def _probe_perf(self) -> None:
         """Find the events that perf can count here."""
         wanted = [*_EVENTS, *_FAULTS]
-        if shutil.which("perf") is None:
+        counts = {}
+        with suppress(QuellError):
+            counts = _perf_counts(proc.run(["perf", *_perf_stat(wanted), "true"], timeout=30, check=False).stderr)
+        self.events = tuple(event for event in wanted if event in counts)
+        if lacking := [event for event in _EVENTS if event not in counts]:
             self.absent.append(
-                "TLB misses, cycles and context switches were not counted: perf is not installed (Debian's linux-perf)."
+                f"{', '.join(lacking)} were not counted: perf (Debian's linux-perf) is not installed or lacks them."
             )
-            return
+
+    # --- signals ---
+
+    def check(self) -> None:
+        """KeyboardInterrupt after a signal."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note signals inside. Ctrl-Z is ignored: a stopped lab would leave the switches changed."""
+
+        def note(number: int, frame: object) -> None:
+            self.interrupted = True
+
+        before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGTSTP)}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.SIG_IGN if number == signal.SIGTSTP else note)
         try:
-            said = _perf_counts(proc.run(["perf", *_perf_stat(wanted), "true"], timeout=30, check=False).stderr)
-        except QuellError:
-            said = {}
-        self.events = tuple(event for event in wanted if event in said)
-        lacking = [event for event in _EVENTS if event not in said]
-        if lacking:
-            self.absent.append(
-                f"{', '.join(lacking)} could not be counted: perf stat does not have them on this machine."
-            )
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        self.check()
 
     # --- switches ---
 
@@ -186,21 +169,18 @@ class Here:
                     path.write_text(new)
             yield
         finally:
-            failed = []
             for path, value in before.items():
                 try:
                     if path.read_text().strip() != value:
                         path.write_text(value)
                 except OSError as error:
-                    failed.append(f"{path.parent.name} ({error.strerror})")
-            if failed:
-                ui.warn(f"these switches could not be restored: {', '.join(failed)}")
+                    ui.warn(f"the switch {path.parent.name} could not be restored: {error.strerror}")
 
     # --- one run ---
 
     def run(self, side: Side, plan: Plan, rundir: Path) -> counters.Sample:
         """See ``engine.Place``."""
-        self.signals.check()
+        self.check()
         with self._switched(side):
             if not self.keep_caches:
                 os.sync()
@@ -221,7 +201,7 @@ class Here:
         with _cgroup(self.root) as group, (rundir / "stdout").open("wb") as out, (rundir / "stderr").open("wb") as err:
             before = self._snapshot("before")
             start = time.monotonic_ns()
-            usage, status = _wait(argv, group, out.fileno(), err.fileno(), plan.timeout, self.signals)
+            usage, status = _wait(argv, group, out.fileno(), err.fileno(), plan.timeout, self.check)
             elapsed = time.monotonic_ns() - start
             after = self._snapshot("after")
             peak = procfs.read(group / "memory.peak").strip() if group else ""
@@ -255,37 +235,17 @@ class Here:
         """See ``engine.Place``."""
         release = platform.release()
         reason = f"this machine, {request.runs} runs on each side" + (", caches kept" if self.keep_caches else "")
+        compiler = re.search(r"\(([\w-]*gcc[^,#]*|clang[^,#]*)", procfs.read(self.root / "proc/version"))
         environment = results.environment(
             source=release.partition("-")[0], accelerator={"name": "here", "reason": reason}, deterministic=False,
-            runs=request.runs, qemu="none", compiler=_compiler(procfs.read(self.root / "proc/version")),
+            runs=request.runs, qemu="none", compiler=compiler[1] if compiler else "unknown",
         )  # fmt: skip
-        try:
-            config = gzip.decompress((self.root / "proc/config.gz").read_bytes())
-        except OSError:
-            config = procfs.read(self.root / f"boot/config-{release}").encode()
+        config = procfs.read(self.root / f"boot/config-{release}").encode()
         kernel = {"release": release, "config_hash": hashlib.sha256(config).hexdigest(), "key": "running"}
         notes = [OFF_IS_NOT_STOCK, *self.absent]
         if "nr_tlb_remote_flush" not in procfs.read(self.root / "proc/vmstat"):
             notes.append("Flush requests were not counted: the kernel has no CONFIG_DEBUG_TLBFLUSH.")
         return environment, {side.name: kernel for side in request.sides}, notes
-
-
-def plan(request: Request) -> Plan:
-    """The plan of the user's command on this machine."""
-    from quell.engine import OWN_COMMAND, Plan
-
-    assert request.command is not None
-    return Plan(
-        OWN_COMMAND, machine.Job(request.command), machine.host_memory(), len(os.sched_getaffinity(0)), request.timeout,
-        judge.OWN_MATTERS, own=True, here=True, workload=OWN_COMMAND,
-        options=("--keep-caches",) if request.keep_caches else (),
-    )  # fmt: skip
-
-
-def _compiler(version: str) -> str:
-    """The compiler in /proc/version."""
-    match = re.search(r"\((\w*gcc.*?|clang.*?)\)(?:,| #)", version)
-    return match[1] if match else "unknown"
 
 
 def _perf_stat(events: tuple[str, ...] | list[str]) -> list[str]:
@@ -310,10 +270,9 @@ def _cgroup(root: Path) -> Iterator[Path | None]:
     """
     base = root / "sys/fs/cgroup"
     group = base / f"quell-{os.getpid()}"
+    with suppress(OSError):  # then the peak is not known
+        (base / "cgroup.subtree_control").write_text("+memory")
     try:
-        if "memory" not in procfs.read(base / "cgroup.subtree_control").split():
-            with suppress(OSError):  # then the peak is not known
-                (base / "cgroup.subtree_control").write_text("+memory")
         group.mkdir(exist_ok=True)
     except OSError:
         yield None
@@ -334,9 +293,12 @@ def _cgroup(root: Path) -> Iterator[Path | None]:
 
 
 def _wait(
-    argv: list[str], group: Path | None, stdout: int, stderr: int, timeout: float, signals: Signals
+    argv: list[str], group: Path | None, stdout: int, stderr: int, timeout: float, check: Callable[[], None]
 ) -> tuple[Any, int]:
-    """Run a command to its end: (rusage, exit code or minus a signal). Its session ends with it."""
+    """Run a command to its end: (rusage, exit code or minus a signal). Its session ends with it.
+
+    ``check`` is called meanwhile; its exception ends the command.
+    """
     parent = os.getpid()
 
     def enter() -> None:
@@ -346,12 +308,9 @@ def _wait(
         if group is not None:
             (group / "cgroup.procs").write_text("0")
 
-    try:
-        child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True, preexec_fn=enter
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"the command {argv[0]} cannot be run: {getattr(error, 'strerror', None) or error}") from error
+    child = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True, preexec_fn=enter
+    )
     end = time.monotonic() + timeout
     try:
         delay = 0.0005
@@ -360,7 +319,7 @@ def _wait(
             if pid:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 return usage, child.returncode
-            signals.check()
+            check()
             if time.monotonic() > end:
                 raise QuellError(f"the command did not end within {timeout:g} s and was stopped")
             time.sleep(delay)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quell import proc, procfs, ui, watch
+from quell import proc, procfs, toolchain, ui, watch
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
 from quell.frames import Frames, FramesError, parse_frames
@@ -175,17 +175,24 @@ def format_memory(count: int) -> str:
 # --- the guest's programs ---------------------------------------------------
 
 
-def guest_program(name: str, cache: Cache, folder: Path = Path(__file__).parent / "guest") -> Path:
-    """The program of NAME.c and NAME_*.[ch] in ``folder``, built statically into the cache."""
-    files = [folder / f"{name}.c", *sorted(folder.glob(f"{name}_*.[ch]"))]
-    flags = ["-O2", "-Wall", "-Wextra", "-static"]
-    text = b"".join(file.read_bytes() for file in files) + " ".join(flags).encode()
-    key = hashlib.sha256(text).hexdigest()[:16]
+def compiled(name: str, sources: Sequence[Path], headers: Sequence[Path], cache: Cache) -> Path:
+    """A static program, built by gcc into the cache once for its sources and ``headers``, found in their folders."""
+    argv = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
+    digest = hashlib.sha256(" ".join(argv).encode() + toolchain.version("gcc").encode())
+    for path in (*sources, *headers):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    includes = [f"-I{folder}" for folder in dict.fromkeys(path.parent for path in (*sources, *headers))]
 
     def make(temp: Path) -> None:
-        proc.run(["gcc", *flags, "-o", temp / name, *(file for file in files if file.suffix == ".c")], timeout=120)
+        proc.run([*argv, *includes, "-o", temp / name, *sources], timeout=300)
 
-    return cache.made(cache.data / f"{name}-{key}", make) / name
+    return cache.made(cache.data / f"{name}-{digest.hexdigest()[:16]}", make) / name
+
+
+def guest_program(name: str, cache: Cache, folder: Path = Path(__file__).parent / "guest") -> Path:
+    """The program of NAME.c and NAME_*.[ch] in ``folder``."""
+    sources = [folder / f"{name}.c", *sorted(folder.glob(f"{name}_*.c"))]
+    return compiled(name, sources, sorted(folder.glob(f"{name}_*.h")), cache)
 
 
 # --- the command line of QEMU -----------------------------------------------
@@ -371,8 +378,8 @@ def boot(
         error.log = console_log
         error.detail = proc.tail(console.replace("\r", ""), 8)
         raise
-    if frames.failure is not None:
-        raise watch.GuestError(f"the guest could not be prepared: {frames.failure}", log=console_log)
+    if "failure" in frames.sections:
+        raise watch.GuestError(f"the guest could not be prepared: {frames.text('failure')}", log=console_log)
     status, number, message = frames.status
     if status not in ("exited", "signalled"):
         raise UsageError(f"the guest cannot start the command {job.argv[0]} in {job.cwd}: {message}")
@@ -450,19 +457,15 @@ def choose_accelerator(wanted: str, image: Path, cache: Cache, qemu: Sequence[st
     kept = cache.folder("accel") / f"{key}.json"
     with suppress(OSError, ValueError, TypeError):
         return Accelerator(**json.loads(kept.read_text()))
-    accel = _probe(image, cache, qemu)
-    write_atomic(kept, json.dumps(vars(accel)))
-    return accel
-
-
-def _probe(image: Path, cache: Cache, qemu: Sequence[str]) -> Accelerator:
     guest, limit = Machine("kvm", 256 * MIB, qemu=tuple(qemu)), PROBE_TIMEOUT_S
+    accel = Accelerator("kvm", "a guest boots under KVM")
     try:
         boot_once(guest, image, Job(["/bin/true"]), cache=cache, timeout=limit, boot_timeout=limit)
     except QuellError as error:
         why = error.message.rstrip(".")
-        return Accelerator("tcg", f"/dev/kvm opens, but a guest does not run under it: {why}")
-    return Accelerator("kvm", "a guest boots under KVM")
+        accel = Accelerator("tcg", f"/dev/kvm opens, but a guest does not run under it: {why}")
+    write_atomic(kept, json.dumps(vars(accel)))
+    return accel
 
 
 # --- scripts ----------------------------------------------------------------

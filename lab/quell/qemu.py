@@ -41,8 +41,7 @@ def parse_version(text: str) -> str:
 
 def is_recent(version: str) -> bool:
     """Whether a QEMU of this version may run a kernel with static keys."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and (int(match[1]), int(match[2])) >= LEAST
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= LEAST
 
 
 @functools.cache

@@ -48,9 +48,7 @@ def find_oops(console: str) -> tuple[str, ...]:
     lines = console.replace("\r", "").splitlines()
     for i, line in enumerate(lines):
         if _FATAL.search(line):
-            start = i
-            while start > max(0, i - 3) and "cut here" in lines[start - 1]:
-                start -= 1
+            start = i - 1 if i and "cut here" in lines[i - 1] else i
             return tuple(lines[start : start + _OOPS_LINES])
     return ()
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -12,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from quell import debian, disks, forms, machine, packages, prereq, proc, sides, toolchain, ui
 from quell import tool as tools
@@ -20,13 +19,7 @@ from quell.errors import QuellError, UsageError, failing
 from quell.frames import DATA_DIR, STAGE_DIR
 from quell.paths import Cache, repo_root, require_space
 
-if TYPE_CHECKING:
-    from quell.build import Kernel
-    from quell.source import Source
-
 MIB = 1 << 20
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-_CC = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread"]
 # With an instruction counter emulation uses one host thread.
 DETERMINISTIC_SLOWDOWN = 5
 
@@ -101,10 +94,6 @@ class Workload:
         ]
 
 
-# The fields of the three tables that every description has.
-_TABLES = {"guest": ("memory", "cpus", "nodes", "swap", "writes"), "program": ("sources", "of"), "run": ("argv", "timeout_s")}
-
-
 def load(folder: Path, *, as_base: bool = False) -> Workload:
     """The workload in ``folder``; QuellError with the file and the wrong field.
 
@@ -112,26 +101,17 @@ def load(folder: Path, *, as_base: bool = False) -> Workload:
     """
     file = folder / "workload.toml"
     top = forms.read_toml(file)
-
-    def need(right: object, what: str) -> None:
-        if not right:
-            raise QuellError(f"{file}: {what}")
-
-    for name, known_fields in _TABLES.items():
-        table = forms.convert(top.pop(name, {}), dict[str, Any], f"{file} [{name}]")
-        for key in table:
-            need(key in known_fields, f"[{name}]: there is no field {key}")
-        top |= table
+    for name in ("guest", "program", "run"):
+        top |= forms.convert(top.pop(name, {}), dict[str, Any], f"{file} [{name}]")
     if sizes := top.get("nodes"):
-        need("memory" not in top, "memory should be left out: the nodes make it up")
         top["nodes"] = [machine.parse_memory(str(size)) for size in sizes]
         top["memory"] = sum(top["nodes"])
     elif "memory" in top:
         top["memory"] = machine.parse_memory(str(top["memory"]))
     base = None
     if of := top.pop("of", None):
-        there = not as_base and of != folder.name and of in known(folder.parent)
-        need(there, "of should be the name of another workload, one with its own program")
+        if as_base or of == folder.name or of not in known(folder.parent):
+            raise QuellError(f"{file}: of should be the name of another workload, one with its own program")
         base = load(folder.parent / of, as_base=True)
         own = {field: value for field in ("sources", "data", "tool") if (value := getattr(base, field))}
         if base.data and "data" in top:
@@ -141,12 +121,10 @@ def load(folder: Path, *, as_base: bool = False) -> Workload:
         if isinstance(top.get(name), dict):
             top[name] = forms.convert({**top[name], **more}, form, f"{file} [{name}]")
     workload = forms.convert({**top, "folder": folder, "base": base}, Workload, str(file))
-    need(workload.name == folder.name and _NAME.fullmatch(workload.name), f'name should be the folder\'s, "{folder.name}"')
-    need(min(workload.version, workload.cpus, workload.timeout_s) > 0, "version, cpus and timeout_s should be 1 or more")
-    need(workload.argv, "argv should be a command")
-    need(not workload.tool or re.fullmatch("[0-9a-f]{64}", workload.tool.sha256), "sha256 should be 64 hexadecimal digits")
-    size = workload.data.size if workload.data else ""
-    need(re.fullmatch(r"(\d+(\.\d+)?x|\d+[KMG])?", size), 'size should be a multiple of guest memory ("4x") or a size ("64M")')
+    if workload.name != folder.name:
+        raise QuellError(f'{file}: name should be the folder\'s, "{folder.name}"')
+    if workload.data and not re.fullmatch(r"(\d+(\.\d+)?x|\d+[KMG])?", workload.data.size):
+        raise QuellError(f'{file}: size should be a multiple of guest memory ("4x") or a size ("64M")')
     return workload
 
 
@@ -166,30 +144,19 @@ def select(names: Sequence[str], root: Path | None = None) -> list[Workload]:
     wanted = sides.names(names)
     for name in wanted:
         if name not in there:
-            near = difflib.get_close_matches(name, there, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the workloads are: {', '.join(there) or 'none'}"
-            raise UsageError(f"there is no workload '{name}'; {hint}")
+            raise UsageError(f"there is no workload '{name}'; the workloads are: {', '.join(there)}")
     workloads = [load(folder / name) for name in wanted or there]
     return workloads if wanted else [item for item in workloads if item.default]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A workload ready to run with a certain guest memory: program and data image in the cache.
-
-    ``tool`` is the lab's build of its tool, None without a tool or for the user's own.
-    """
+    """A workload ready to run with a certain guest memory; ``programs`` are copied into the guest."""
 
     workload: Workload
     argv: tuple[str, ...]
     data: Path | None
-    program: Path | None
-    tool: Path | None = None
-
-    @property
-    def programs(self) -> tuple[Path, ...]:
-        """The programs that are copied into the guest."""
-        return tuple(path for path in (self.program, self.tool) if path is not None)
+    programs: tuple[Path, ...] = ()
 
 
 def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, str]) -> Prepared:
@@ -202,13 +169,18 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
     """
     # Program and data are keyed by the base: both are made once.
     maker = workload.base or workload
-    base = {"cpus": str(workload.cpus), **values, "workload": str(maker.folder)}
-    base["python"] = sys.executable
-    own = workload.tool.own_program() if workload.tool else None
-    built = tools.build(workload.tool, cache) if workload.tool and not own else None
-    program = _program(maker, cache) if maker.sources else None
-    if program is not None:
-        base["program"] = str(program)
+    base = {"cpus": str(workload.cpus), **values, "workload": str(maker.folder), "python": sys.executable}
+    programs: list[Path] = []
+    if maker.sources:
+        programs.append(_program(maker, cache))
+        base["program"] = str(programs[0])
+    if tool := workload.tool:
+        # The user's own program may need files beside it: it is not copied.
+        if own := tool.own_program():
+            base["tool"] = str(own)
+        else:
+            programs.append(tools.build(tool, cache))
+            base["tool"] = f"{STAGE_DIR}/{tool.name}"
     data = None
     if workload.data is not None:
         size = workload.data.bytes_for(memory)
@@ -218,21 +190,9 @@ def prepare(workload: Workload, memory: int, cache: Cache, values: Mapping[str, 
             base["packages"] = str(debian.root(workload.data.programs, cache))
         data = _image(maker, workload.data, size, base, cache)
         base["data"] = DATA_DIR
-    if program is not None:
-        base["program"] = f"{STAGE_DIR}/{program.name}"
-    if workload.tool is not None:
-        # The user's own program may need files beside it: it is not copied.
-        base["tool"] = str(own or f"{STAGE_DIR}/{workload.tool.name}")
-    return Prepared(workload, _fill(workload.argv, base, workload), data, program, built)
-
-
-def kernel_values(origin: Source, kernel: Kernel) -> dict[str, str]:
-    """The values of the kernels for ``prepare``."""
-    return {
-        "kernel_source": str(origin.tree),
-        "kernel_build": str(kernel.build_dir),
-        "kernel_key": kernel.key,
-    }
+    if maker.sources:
+        base["program"] = f"{STAGE_DIR}/{programs[0].name}"
+    return Prepared(workload, _fill(workload.argv, base, workload), data, tuple(programs))
 
 
 def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) -> tuple[str, ...]:
@@ -246,22 +206,9 @@ def _fill(argv: Sequence[str], values: Mapping[str, str], workload: Workload) ->
 
 def _program(workload: Workload, cache: Cache) -> Path:
     """The workload's program, built when its sources, headers or the compiler changed."""
-    digest = hashlib.sha256(" ".join(_CC).encode())
-    digest.update(toolchain.version("gcc").encode())
     headers = sorted([*workload.folder.glob("*.h"), *workload.folder.parent.glob("*.h")])
-    sources = [workload.folder / name for name in workload.sources]
-    for path in [*sources, *headers]:
-        try:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-        except OSError as error:
-            raise QuellError(f"workload {workload.name}: {path}: {error.strerror}") from error
-
-    def make(temp: Path) -> None:
-        includes = [f"-I{workload.folder}", f"-I{workload.folder.parent}"]
-        with failing(f"the program of workload {workload.name} does not build"):
-            proc.run([*_CC, *includes, "-o", temp / workload.name, *sources], timeout=300)
-
-    return cache.made(cache.data / f"{workload.name}-{digest.hexdigest()[:16]}", make) / workload.name
+    with failing(f"the program of workload {workload.name} does not build"):
+        return machine.compiled(workload.name, [workload.folder / name for name in workload.sources], headers, cache)
 
 
 def _image(workload: Workload, data: Data, size: int, values: Mapping[str, str], cache: Cache) -> Path:

@@ -80,7 +80,7 @@ def guest(stdout: str = "", **values: Any) -> machine.GuestResult:
 
 @pytest.mark.parametrize(("left", "status"), [(80, "passed"), (81, "failed")])
 def test_mapped_read_may_keep_a_twelfth(left: int, status: str, cache: Cache, monkeypatch: Patch) -> None:
-    ready = workload.Prepared(workload.select(["mapped-read"])[0], ("reader", "a file"), None, None, None)
+    ready = workload.Prepared(workload.select(["mapped-read"])[0], ("reader", "a file"), None)
     monkeypatch.setattr(workload, "prepare", lambda *_: ready)
     monkeypatch.setattr(counters, "sample", lambda frames, lenient: counters.Sample({"shootdown_ipis": frames}))
     scripts: list[str] = []

@@ -112,7 +112,7 @@ def test_power_cut_is_judged_by_the_second_boot(
         return guest_result(f"synced 0 9\nsynced 1 8\nsynced 2 7\n{first}", code=-1)
 
     monkeypatch.setattr(faults, "_boot_disk", boot)
-    ready = SimpleNamespace(program=Path("/bin/true"))
+    ready = SimpleNamespace(programs=[Path("/bin/true")])
     monkeypatch.setattr("quell.workload.prepare", lambda *_: ready)
     monkeypatch.setattr("quell.disks.make_ext4", lambda *_, **__: None)
     monkeypatch.setattr("quell.proc.run", lambda *_, **__: None)

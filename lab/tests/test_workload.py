@@ -34,7 +34,6 @@ size = "0.01x"
 argv = ["{program}", "{data}/data", "{bytes}"]
 timeout_s = 9
 """
-TOOL = "[tool]\nname='x'\npackage='y'\nversion='1'\nown='Z'\nsha256='" + "aa" * 32 + "'\n"
 PROGRAM = "int main(void) { return 0; }\n"
 needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 
@@ -62,23 +61,20 @@ def test_load(folder: Path) -> None:
 
 @pytest.mark.parametrize(("old", "new", "says"), [
     ('name = "tiny"', 'name = "huge"', "name should be"),
-    ("version = 3", "version = 0", "version, cpus and timeout_s should be 1 or more"),
     ("version = 3", "version = true", "Expected `int`, got `bool` - at `$.version`"),
     ('summary = "Says how much it has"', "", "missing required field `summary`"),
     ('memory = "64M"', 'memory = "lots"', "not a size"),
     ('size = "0.01x"', 'size = "some"', "size should be"),
     ('filesystem = "ext4"', 'filesystem = "vfat"', "Invalid enum value 'vfat'"),
-    ("timeout_s = 9", "timeout = 9", "[run]: there is no field timeout"),
+    ("timeout_s = 9", "timeout = 9", "there is no field timeout"),
     ('matters = ["elapsed_s"]', "matters = 1", "at `$.matters`"),
     ("version = 3", "version = 3\ndefault = 1", "at `$.default`"),
-    ('memory = "64M"', 'memory = "64M"\nnodes = ["64M"]', "memory should be left out"),
     ('memory = "64M"', 'nodes = ["some"]', "not a size"),
     ("cpus = 1", "cpus = 1\nwrites = {a = 1}", "at `$.writes"),
     ("cpus = 1", 'cpus = 1\nswap = "disk"', "Invalid enum value 'disk'"),
     ('sources = ["tiny.c"]', 'of = "huge"', "of should be the name of another workload"),
     ('sources = ["tiny.c"]', 'of = "tiny"', "of should be the name of another workload"),
     ("[guest]", "[tool]\nname = 'x'\n[guest]", "missing required field `package`"),
-    ("[guest]", TOOL.replace("aa", "xy") + "[guest]", "sha256 should be 64"),
     ("[guest]", "[guest", "cannot be used"),
 ])  # fmt: skip
 def test_bad_descriptions(folder: Path, old: str, new: str, says: str) -> None:
@@ -164,7 +160,7 @@ def test_nodes_and_writes(folder: Path) -> None:
     assert tiny.memory == 256 * MIB and tiny.writes == {"/sys/x": "1"}
     assert tiny.nodes_for(256 * MIB) == tiny.nodes == (64 * MIB, 192 * MIB)
     assert tiny.nodes_for(513 * MIB) == (128 * MIB, 385 * MIB)
-    prepared = workload.Prepared(tiny, ("x",), None, None)
+    prepared = workload.Prepared(tiny, ("x",), None)
     plan = engine.plan_for(prepared, 512 * MIB, 2)
     assert plan.nodes == (128 * MIB, 384 * MIB) and plan.job.writes == {"/sys/x": "1"}
 
@@ -174,7 +170,7 @@ def test_nodes_and_writes(folder: Path) -> None:
 ])  # fmt: skip
 def test_swap(folder: Path, own: str, asked: str, swap: str) -> None:
     tiny = load(folder, "cpus = 1", f"cpus = 1\nswap = '{own}'" if own else "cpus = 1")
-    prepared = workload.Prepared(tiny, ("x",), None, None)
+    prepared = workload.Prepared(tiny, ("x",), None)
     assert engine.plan_for(prepared, 64 * MIB, 1, swap=asked).job.swap == swap
 
 
@@ -183,16 +179,16 @@ def test_prepare_builds_once_and_fills_in(folder: Path, tmp_path: Path) -> None:
     tiny, cache = workload.load(folder), Cache(tmp_path / "cache")
     first = workload.prepare(tiny, tiny.memory, cache, {})
     assert first.argv == (f"{STAGE_DIR}/tiny", f"{DATA_DIR}/data", "671088")
-    assert first.program is not None and first.data is not None
+    assert first.data is not None
     with first.data.open("rb") as image:
         image.seek(0x438)
         assert image.read(2) == b"\x53\xef"  # ext4's magic
-    made = [path.stat().st_mtime_ns for path in (first.program, first.data)]
+    made = [path.stat().st_mtime_ns for path in (*first.programs, first.data)]
     assert workload.prepare(tiny, tiny.memory, cache, {}) == first
-    assert [path.stat().st_mtime_ns for path in (first.program, first.data)] == made
+    assert [path.stat().st_mtime_ns for path in (*first.programs, first.data)] == made
     assert workload.prepare(tiny, 2 * tiny.memory, cache, {}).data != first.data
     same = workload.prepare(workload.load(other(folder, "same", "tiny")), tiny.memory, cache, {})
-    assert (same.program, same.data) == (first.program, first.data)
+    assert (same.programs, same.data) == (first.programs, first.data)
     assert same.argv == (f"{STAGE_DIR}/tiny", "-x")
     tiny = load(folder, '"{data}/data"', '"{cpus}"')
     for values, cpus in ({}, "1"), ({"cpus": "8"}, "8"):

@@ -11,9 +11,9 @@ import shlex
 import sys
 from dataclasses import replace
 
-from quell import build, machine, sides, source, ui, user_command
+from quell import build, engine, machine, sides, source, ui
 from quell.commands import compare
-from quell.errors import QuellError, UsageError
+from quell.errors import UsageError
 from quell.paths import Cache
 
 _WEEK_S = 7 * 86400.0
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     if args.command is None and not terminal:
         raise UsageError("run needs a command after -- when stdin is no terminal")
     command = args.command or [os.environ.get("SHELL", "/bin/sh")]
-    user_command.check(command)
+    engine.check_command(command)
     guest = machine.Machine(
         memory=machine.parse_memory(args.memory),
         cpus=args.cpus,
@@ -61,21 +61,15 @@ def main(args: argparse.Namespace) -> int:
     kernel = kernels[side.name]
     accelerator = machine.choose_accelerator(args.accel, kernel.image, cache)
     ui.note(f"booting {kernel.release} under {accelerator.name.upper()} ...")
-    with cache.scratch("run") as temp:
-        try:
-            result = machine.boot(
-                replace(guest, accel=accelerator.name),
-                kernel.image,
-                user_command.job(command, cache, **disks, terminal=terminal),
-                temp,
-                cache=cache,
-                timeout=args.timeout or (_WEEK_S if terminal else 3600),
-                live=not terminal,
-                terminal=terminal,
-            )
-        except QuellError as error:
-            error.log = machine.save_log(error.log, cache)
-            raise
+    result = machine.boot_once(
+        replace(guest, accel=accelerator.name),
+        kernel.image,
+        engine.own_job(command, cache, **disks),
+        cache=cache,
+        timeout=args.timeout or (_WEEK_S if terminal else 3600),
+        live=not terminal,
+        terminal=terminal,
+    )
     for line in result.warnings:
         ui.warn(line.strip())
     return result.exit_code
