@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Disks of a guest: the user's ``--data``, and images by the real tools."""
 
+import errno
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -65,7 +67,7 @@ def test_wrong_data(folder: Path, monkeypatch: Patch, text: str, says: str) -> N
     fails(UsageError, says, disks.parse_data, text)
 
 
-def test_images(folder: Path) -> None:
+def test_images(folder: Path, monkeypatch: Patch) -> None:
     raw, qcow2 = folder / "raw img", folder / "x.qcow2"
     for file, data, form in (raw, b"QF", "raw"), (qcow2, b"QFI\xfb\0\0\0\2", "qcow2"):
         file.write_bytes(data)
@@ -73,13 +75,10 @@ def test_images(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
     for name, says in ("fifo", "is neither"), ("in", "is neither"), ("gone", "No such file"):
         fails(UsageError, says, disks.parse_disk, str(folder / name))
-
-
-def test_a_device_in_use() -> None:
-    number = os.stat("/").st_dev
-    device = Path("/dev", Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve().name)
-    if device.is_block_device():
-        fails(UsageError, f"the disk {device} cannot be used", disks.parse_disk, str(device))
+    opened = Mock(side_effect=OSError(errno.EBUSY, "busy"))
+    monkeypatch.setattr(os, "open", opened)
+    fails(UsageError, "raw img cannot be used: busy", disks.parse_disk, str(raw))
+    assert opened.call_args.args[1] & os.O_EXCL
 
 
 @pytest.mark.parametrize("copied", [False, True])

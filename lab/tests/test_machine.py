@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from guests import Patch
+from guests import Patch, lab_env
 from quell import machine, watch
 from quell.disks import Disk
 from quell.errors import QuellError, UsageError
@@ -27,7 +27,6 @@ from conftest import fails, gone, text_of, until, write_files
 DATA = Path(__file__).parent / "data"
 PANIC = (DATA / "panic-sysrq.log").read_text()
 MIB = machine.MIB
-BOOTED = "echo quell-runner 1 > frames"
 
 
 def line(guest: machine.Machine, job: machine.Job | None = None, **options: Any) -> str:
@@ -90,17 +89,14 @@ def test_numa_nodes() -> None:
     assert "numa" not in line(machine.Machine()) and "hmat" not in line(machine.Machine())
 
 
-@pytest.mark.parametrize("options", [{"memory": 1 * MIB}, {"cpus": 0}, {"cpus": 65}])
-def test_machines_that_cannot_be(options: dict[str, Any]) -> None:
-    fails(UsageError, None, machine.Machine, **options)
-
-
 def test_memory_sizes() -> None:
     assert machine.parse_memory("256M") == machine.parse_memory("256") == 256 * MIB
     assert machine.parse_memory("1g") == machine.parse_memory("1GiB") == 1024 * MIB
     assert [machine.format_memory(size * MIB) for size in (256, 2048)] == ["256M", "2G"]
     for bad in ("", "much", "-1M", "1X", "1.5G"):
         fails(UsageError, None, machine.parse_memory, bad)
+    for options in {"memory": 1 * MIB}, {"cpus": 0}, {"cpus": 65}:
+        fails(UsageError, None, machine.Machine, **options)
 
 
 def test_job_encoding() -> None:
@@ -129,73 +125,6 @@ def test_oops_in_recorded_logs() -> None:
     assert watch.find_oops("watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [a:1]")
 
 
-class Fake:
-    """A script in place of QEMU; it finds the files of a run by name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.console, self.frames = folder / "console.log", folder / "frames"
-        write_files(folder, {"console.log": "", "frames": "", "panic": PANIC})
-
-    def run(self, script: str, boot: float = 5, run: float = 5, **options: Any) -> str:
-        argv = ["/bin/sh", "-c", f"cd {shlex.quote(str(self.folder))}; echo $$ > pid; {script}"]
-        return watch.supervise(argv, self.folder, boot_timeout=boot, timeout=run, emulated=True, **options)
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Fake]:
-    one = Fake(tmp_path)
-    yield one
-    assert gone(tmp_path / "pid")
-
-
-def test_normal_end(fake: Fake) -> None:
-    assert fake.run(f"{BOOTED}; echo booted > console.log") == "booted\n"
-    # A panic may be wanted.
-    assert "Kernel panic" in fake.run("cat panic > console.log", fail_on_oops=False)
-
-
-@pytest.mark.parametrize(("script", "limits", "kind", "says", "detail"), [
-    ("echo last words > console.log; exec sleep 60", {"boot": 0.3},
-     watch.GuestTimeout, "did not boot within 0.3 s", "last words"),
-    (f"{BOOTED}; trap '' TERM; exec sleep 60", {"run": 0.2},
-     watch.GuestTimeout, "command in the guest did not end within 0.2 s", ""),
-    *((f"{BOOTED}; cat panic > console.log{ends}", {},
-       watch.GuestPanic, "sysrq triggered crash", "sysrq_handle_crash") for ends in ("", "; exec sleep 60")),
-])  # fmt: skip
-def test_guest_that_fails(
-    script: str, limits: dict[str, float], kind: type[QuellError], says: str, detail: str, fake: Fake
-) -> None:
-    start = time.monotonic()
-    error = fails(kind, says, fake.run, script, **limits)
-    assert error.log == fake.console and error.exit_code == 1 and detail in error.detail
-    assert not limits or time.monotonic() - start < 3
-
-
-def test_power_is_cut_when_it_is_asked_for(fake: Fake) -> None:
-    start = time.monotonic()
-    script = f"{BOOTED}; echo written > console.log; trap '' TERM; exec sleep 60"
-    assert fake.run(script, poll=lambda: fake.console.stat().st_size > 0) == "written\n"
-    assert time.monotonic() - start < 4
-
-
-def test_qemu_that_fails(fake: Fake) -> None:
-    script = "echo no such machine >&2; exit 1"
-    error = fails(watch.GuestError, "QEMU failed with exit code 1", fake.run, script)
-    assert error.detail == "no such machine"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_or_killed_leaves_nothing(tmp_path: Path, number: int) -> None:
-    code = f"from test_machine import *; Fake(Path({str(tmp_path)!r})).run('exec sleep 60', boot=60)"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    child = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL)
-    assert until(lambda: text_of(tmp_path / "pid"), 10)
-    child.send_signal(number)
-    child.wait(10)
-    assert gone(tmp_path / "pid")
-
-
 def ended(status: str) -> bytes:
     result = f"status {status}\nelapsed_ns 1\n".encode()
     return b"quell-runner 1\n@result %d\n%s\n@end 1\n" % (len(result), result)
@@ -206,10 +135,9 @@ class Scripted:
 
     def __init__(self, folder: Path, monkeypatch: Patch) -> None:
         self.rundir = folder / "run"
-        self.rundir.mkdir()
         self.cache = Cache(folder / "cache")
         self.script = ""
-        (self.rundir / "sent").write_bytes(ended("exited 0"))
+        write_files(self.rundir, {"panic": PANIC, "sent": ended("exited 0").decode()})
         monkeypatch.setattr(machine, "guest_program", lambda name, cache: Path("/c/runner"))
         monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
         monkeypatch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", self.script])
@@ -217,7 +145,7 @@ class Scripted:
     def run(self, script: str, accel: Any = "tcg", **options: Any) -> machine.GuestResult:
         """Boot; each start of the script is counted in ``tries``."""
         (self.rundir / "tries").write_text("")
-        self.script = f"cd {self.rundir}; echo x >> tries; {script}"
+        self.script = f"cd {self.rundir}; echo $$ > pid; echo x >> tries; {script}"
         job = machine.Job(["x"], cwd="/nowhere")
         options = {"cache": self.cache, "timeout": 5, **options}
         return machine.boot(machine.Machine(accel=accel), Path("/k"), job, self.rundir, **options)
@@ -232,8 +160,49 @@ class Scripted:
 
 
 @pytest.fixture
-def guest(tmp_path: Path, monkeypatch: Patch) -> Scripted:
-    return Scripted(tmp_path, monkeypatch)
+def guest(tmp_path: Path, monkeypatch: Patch) -> Iterator[Scripted]:
+    one = Scripted(tmp_path, monkeypatch)
+    yield one
+    assert gone(one.rundir / "pid")
+
+
+@pytest.mark.parametrize(("script", "limits", "kind", "says", "detail"), [
+    ("echo last words > console.log; exec sleep 60", {"boot_timeout": 0.3},
+     watch.GuestTimeout, "did not boot within 0.3 s", "last words"),
+    ("cat sent > frames; trap '' TERM; exec sleep 60", {"timeout": 0.2},
+     watch.GuestTimeout, "command in the guest did not end within 0.2 s", ""),
+    *((f"cat sent > frames; cat panic > console.log{ends}", {},
+       watch.GuestPanic, "sysrq triggered crash", "sysrq_handle_crash") for ends in ("", "; exec sleep 60")),
+    ("echo no such machine >&2; exit 1", {}, watch.GuestError, "QEMU failed with exit code 1", "no such machine"),
+])  # fmt: skip
+def test_guest_that_fails(
+    script: str, limits: dict[str, float], kind: type[QuellError], says: str, detail: str, guest: Scripted
+) -> None:
+    start = time.monotonic()
+    error = fails(kind, says, guest.run, script, accel="kvm", **limits)
+    assert error.log and error.log.parent == guest.rundir and error.exit_code == 1 and detail in error.detail
+    assert not limits or time.monotonic() - start < 3
+
+
+def test_power_is_cut_when_it_is_asked_for(guest: Scripted) -> None:
+    start, console = time.monotonic(), guest.rundir / "console.log"
+    script = "echo quell-runner 1 > frames; echo written > console.log; trap '' TERM; exec sleep 60"
+    result = guest.run(script, cut=lambda: console.stat().st_size > 0)
+    assert (result.exit_code, result.console) == (-1, "written\n")
+    assert time.monotonic() - start < 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_or_killed_leaves_nothing(tmp_path: Path, number: int) -> None:
+    write_files(tmp_path, {"console.log": "", "frames": ""})
+    argv = ["sh", "-c", "echo $$ > pid; exec sleep 60"]
+    code = f"from quell import watch; from pathlib import Path; watch.supervise({argv}, Path(), "
+    code += "boot_timeout=60, timeout=60, emulated=True)"
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=lab_env(), stderr=subprocess.DEVNULL)
+    assert until(lambda: text_of(tmp_path / "pid"), 10)
+    child.send_signal(number)
+    child.wait(10)
+    assert gone(tmp_path / "pid")
 
 
 def test_what_the_guest_reports(guest: Scripted) -> None:

@@ -41,9 +41,6 @@ def test_where(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert Cache().root == Path("/home/someone/.cache/quell")
-
-
-def test_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="set QUELL_CACHE"):
         _ = Cache(tmp_path / "file").source
