@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Quell in many configurations, with a fake make: commands, comparison with stock, kept results."""
+"""Quell in many configurations, with a fake make: commands, comparison with stock, clean ones."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +9,17 @@ import pytest
 
 from guests import Patch
 from checks import check_builds as builds, configurations, own_code
-from checks.cases import Case
 from checks.configurations import CONFIGURATIONS, MECHANISMS, Configuration
 from quell import prereq, source as source_module, tree
-from quell.errors import UsageError
+from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 from quell.source import Source
 
 from conftest import Fake, fails, write_files
 
-Run = Callable[..., dict[str, Case]]
-QUELL = Configuration("quell", "quell", sparse=True)
+Run = Callable[[Configuration], list[str]]
+QUELL = Configuration("quell", sparse=True, name="quell")
+OFF = Configuration("stock", "QUELL=n", link=True, name="off")
 
 # A C file has its own warnings and errors: lines `warn TEXT`, `sparse TEXT`, `bad TEXT`.
 MAKE = r"""
@@ -42,11 +41,9 @@ esac
 code=0
 for word; do case $word in *.o)
 	mkdir -p "$(dirname "$obj/$word")"
-	case "$*" in
-	*C=2*) say sparse "${word%.o}.c" warning ;;
-	*) say warn "${word%.o}.c" warning
-		if say bad "${word%.o}.c" error | grep .; then code=2; else touch "$obj/$word"; fi ;;
-	esac ;;
+	say warn "${word%.o}.c" warning
+	case "$*" in *C=1*) say sparse "${word%.o}.c" warning ;; esac
+	if say bad "${word%.o}.c" error | grep .; then code=2; else touch "$obj/$word"; fi ;;
 esac; done
 exit $code
 """
@@ -57,26 +54,15 @@ def run(
     source: Source, kernel: Path, cache: Cache, fake_program: Fake,
     monkeypatch: Patch, tmp_path: Path,
 ) -> Run:  # fmt: skip
-    """The part, on the fake kernel, with two configurations: cases by name."""
+    """The new warnings of a configuration, with the fake kernel."""
     fake_program("make", MAKE)
     fake_program("sparse", "echo 0.6.4")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("UNDEFINED", str(tmp_path / "undefined"))
     monkeypatch.setattr(source_module, "debian_source", lambda cache, linux: source)
     monkeypatch.setattr(tree, "kernel_dir", lambda: kernel)
-    off = Configuration("off", "lab", {"QUELL": "n"}, link=True)
-    monkeypatch.setattr(configurations, "CONFIGURATIONS", (QUELL, off))
     write_files(source.tree, {"mm/Makefile": "", "mm/LIST": "rmap.o\nluf.o\nvmscan.o\n"})
-
-    def call(*names: str) -> dict[str, Case]:
-        trees = builds.Trees("6.12", cache)
-        return {one.name: builds.case(trees.outcome(one)) for one in configurations.choose(names)}
-
-    return call
-
-
-def passed(cases: dict[str, Case]) -> list[str]:
-    return [name for name, case in cases.items() if case.status == "passed"]
+    return lambda one: builds.new_warnings(one, "6.12", cache)
 
 
 def calls(tmp_path: Path) -> list[str]:
@@ -87,86 +73,73 @@ def calls(tmp_path: Path) -> list[str]:
     return lines
 
 
-def test_clean_and_kept(run: Run, kernel: Path, cache: Cache, tmp_path: Path) -> None:
-    assert passed(run()) == ["quell", "off"]
+def test_clean_and_kept(run: Run, kernel: Path, tmp_path: Path) -> None:
+    assert run(QUELL) == run(OFF) == []
     first = calls(tmp_path)
     # Quell's file and the one with hooks; a file without hooks is not compiled.
-    compiled = [line.partition(" W=1 -k ")[2] for line in first if "W=1 -k" in line]
-    assert compiled == ["mm/luf.o mm/rmap.o"] * 2
+    compiled = [line.partition(" W=1 ")[2] for line in first if " W=1 " in line]
+    assert compiled == ["C=1 -k mm/luf.o mm/rmap.o", "C=0 -k mm/luf.o mm/rmap.o"]
     assert sum(line.endswith(" vmlinux") for line in first) == 1
     assert "builds-stock" not in "".join(first)
-    record = json.loads((cache.folder("checks") / "builds/off.json").read_text())
-    assert record["value"]["linked"] is True and record["value"]["objects"] == 2
-    again = run()
-    assert passed(again) == ["quell", "off"]
-    assert again["off"].said.endswith("(kept)") and calls(tmp_path) == []
+    assert run(QUELL) == run(OFF) == calls(tmp_path) == []
     (kernel / "files/mm/luf.c").write_text("/* newer */\n")
-    assert passed(run("off")) == ["off"]
-    assert sum("W=1 -k" in line for line in calls(tmp_path)) == 1
+    assert run(OFF) == [] and sum(" W=1 " in line for line in calls(tmp_path)) == 1
     # Not compiled into a kernel.
     write_files(kernel, {"files/tools/x.c": "int main;\n"})
-    assert passed(run("off")) == ["off"] and calls(tmp_path) == []
+    assert run(OFF) == calls(tmp_path) == []
 
 
 def test_what_stock_says_too_does_not_count(run: Run, source: Source, kernel: Path, tmp_path: Path) -> None:
     rmap = source.tree / "mm/rmap.c"
     rmap.write_text(rmap.read_text() + "warn old\nsparse context\n")
-    assert passed(run("quell"))
+    assert run(QUELL) == []
     assert any("builds-stock" in line for line in calls(tmp_path))
     (kernel / "files/mm/luf.c").write_text("\nwarn unused\nsparse lock\n")
-    case = run("quell")["quell"]
-    assert case.status == "failed"
-    assert case.why.splitlines() == ["mm/luf.c:2:5: warning: unused", "mm/luf.c:3:5: warning: lock"]
-    # Stock's warnings were kept.
-    assert not any("builds-stock" in line for line in calls(tmp_path))
-    assert not passed(run("quell")) and calls(tmp_path) != []
+    for _ in range(2):
+        assert run(QUELL) == ["mm/luf.c:2:5: warning: unused", "mm/luf.c:3:5: warning: lock"]
+        assert calls(tmp_path) != []
 
 
 def test_errors_leave_no_mark_of_success(run: Run, kernel: Path, tmp_path: Path) -> None:
     (kernel / "files/mm/luf.c").write_text("bad implicit declaration\n")
-    case = run("quell")["quell"]
-    assert case.status == "failed" and case.why.startswith("does not compile")
-    assert "mm/luf.c:1:5: error: implicit declaration" in case.why
+    for _ in range(2):
+        error = fails(QuellError, "does not compile", run, QUELL)
+        assert "mm/luf.c:1:5: error: implicit declaration" in error.detail
     (kernel / "files/mm/luf.c").write_text("/* luf */\n")
-    assert passed(run("quell"))
+    assert run(QUELL) == []
     # A missing symbol shows at link.
     (tmp_path / "undefined").touch()
-    cases = run()
-    assert passed(cases) == ["quell"]
-    assert cases["off"].why.startswith("does not link") and "undefined reference" in cases["off"].why
+    assert "undefined reference" in fails(QuellError, "does not link", run, OFF).detail
 
 
-def test_cut_off(run: Run, cache: Cache) -> None:
-    assert passed(run("quell"))
+def test_cut_off(run: Run, kernel: Path, cache: Cache) -> None:
+    assert run(QUELL) == []
     obj = cache.work / "builds-quell/src/obj-x86_64"
     assert not (obj / "building").exists()
     write_files(obj, {"building": "", "half.o": ""})
-    (cache.folder("checks") / "builds/quell.json").write_text("{")
-    assert passed(run("quell"))
+    (kernel / "files/mm/luf.c").write_text("/* newer */\n")
+    assert run(QUELL) == []
     assert not (obj / "half.o").exists()
 
 
-def test_configurations_that_are_not_built(run: Run, monkeypatch: Patch) -> None:
-    one = Configuration("x", "quell", {"SMP": "n", "GONE": "m"})
-    monkeypatch.setattr(configurations, "CONFIGURATIONS", (one,))
+def test_configurations_that_are_not_built(run: Run, cache: Cache, monkeypatch: Patch) -> None:
     # The fake make drops =n but not the =y of lab.config before it.
-    assert "Linux does not take SMP=n" in run()["x"].why
-    # Prerequisites are optional.
-    monkeypatch.setattr(prereq, "which", lambda program: None)
-    arm = Configuration("arm64", "def", {"QUELL": "y"}, "arm64")
-    monkeypatch.setattr(configurations, "CONFIGURATIONS", (arm, QUELL))
-    assert {name: (case.status, case.why) for name, case in run().items()} == {
-        "arm64": ("skipped", "install gcc-aarch64-linux-gnu (optional)"),
-        "quell": ("skipped", "compiled, but not read by sparse: install sparse (optional)"),
-    }
+    fails(QuellError, "Linux does not take SMP=n", run, Configuration("quell", "SMP=n GONE=m", name="x"))
+
+    def refuse(wanted: object) -> None:
+        if wanted != prereq.BUILD:
+            raise UsageError("Debian packages are missing: sparse")
+
+    monkeypatch.setattr(prereq, "ensure", refuse)
+    with pytest.raises(pytest.skip.Exception, match="missing: sparse"):
+        builds.test_build(QUELL, "6.12", cache)
 
 
 def test_warnings_go_by_file_and_text() -> None:
     x, objtool = "5: warning: x [-Wx]", "vmlinux.o: warning: objtool: f"
     stock = [f"mm/a.c:3:{x}", f"{objtool}+0x12: y"]
     ours = [f"mm/a.c:9:{x}", f"mm/a.c:12:{x}", f"mm/b.c:3:{x}", f"{objtool}+0x20: y"]
-    assert builds.new_warnings(ours, stock) == ours[1:3]
-    assert builds.new_warnings([], stock) == []
+    assert builds.without_known(ours, stock) == ours[1:3]
     # They are found in the output of make.
     output = (
         "  CC      mm/a.o\n../mm/a.c: In function 'f':\n"
@@ -191,7 +164,7 @@ def test_what_sparse_does_not_see_is_named_by_function() -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_what_is_configured(tmp_path: Path) -> None:
     src = tmp_path / "src"
     write_files(src, {
         "scripts/Kbuild.include": "",
@@ -205,9 +178,9 @@ def test_what_is_configured(cache: Cache, tmp_path: Path, monkeypatch: Patch) ->
         "obj-x86_64/include/config/auto.conf": "CONFIG_XFS=m\nCONFIG_EARLY=y\n",
         "obj-x86_64/.config": "\nCONFIG_64BIT=y\n",
     })  # fmt: skip
-    one = builds._Build(CONFIGURATIONS[0], src, cache, quell=True)
     built = ["arch/x86/mm/early.o", "arch/x86/mm/tlb.o", "fs/open.o", "fs/xfs/a.o", "fs/xfs/scrub/bmap.o"]
-    assert one.configured(sorted([*built, "fs/ext4/super.o", "fs/xfs/pnfs.o", "nowhere/x.o"])) == built
+    wanted = sorted([*built, "fs/ext4/super.o", "fs/xfs/pnfs.o", "nowhere/x.o"])
+    assert builds.configured(CONFIGURATIONS[0], src, src / "obj-x86_64", wanted) == built
 
 
 def test_objects_of_the_kernel_part() -> None:
@@ -223,10 +196,10 @@ def test_the_table_of_configurations() -> None:
     kconfig = (repo_root() / "kernel/files/mm/Kconfig.quell").read_text()
     assert all(f"config QUELL_{name}\n" in kconfig for name in MECHANISMS)
     alone = {one.name: one for one in CONFIGURATIONS}["luf"]
-    text = alone.fragment(repo_root() / "kernel")
+    text = alone.fragment("6.12")
     assert "CONFIG_QUELL=y\n" in text and "CONFIG_QUELL_LUF=y\n" in text
     assert text.count("CONFIG_QUELL_") == len(MECHANISMS) == text.count("=n\n") + 1
-    assert "QUELL" not in alone.fragment(repo_root() / "kernel", quell=False)
+    assert "QUELL" not in alone.fragment("6.12", quell=False)
     assert alone.refused(text) == []
     assert alone.refused("CONFIG_QUELL=y\n") == ["64BIT=y", "QUELL_LUF=y"]
 
@@ -234,16 +207,6 @@ def test_the_table_of_configurations() -> None:
 def test_build_names() -> None:
     assert [one.name for one in configurations.choose(["off"])] == ["off"]
     fails(UsageError, "no configuration 'x'", configurations.choose, ["x"])
-    # What configurations are skipped without is installed.
-    chosen = configurations.choose(["quell", "arm64", "arm64-off", "i386"])
-    assert [item.package for item in builds.optional(chosen)] == ["sparse", "gcc-aarch64-linux-gnu"]
-    assert builds.optional(configurations.choose(["no-numa"])) == []
-
-
-def test_what_cannot_be_installed_is_left_out(monkeypatch: Patch) -> None:
-    def refuse(wanted: object = ()) -> None:
-        if wanted != prereq.BUILD:
-            raise UsageError("Debian packages are missing: sparse")
-
-    monkeypatch.setattr(prereq, "ensure", refuse)
-    builds.install(CONFIGURATIONS)
+    # Configurations are skipped without their tools.
+    needs = {one.name: [item.package for item in one.tools()] for one in CONFIGURATIONS}
+    assert needs["arm64"] == ["sparse", "gcc-aarch64-linux-gnu"] and needs["i386"] == []
