@@ -120,4 +120,4 @@ def test_linux(results: Results, origin: source.Source, cache: Cache) -> None:
 
     suites = dict.fromkeys(suite for kernel in selftests.KERNELS for suite in boot(kernel, 1))
     tests = [selftests.Selftest("kunit", suite) for suite in suites]
-    results.add(*selftests.report(tests, *selftests.compare_all(tests, run_on)))
+    results.add(*selftests.compare_all(tests, run_on))

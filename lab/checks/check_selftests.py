@@ -3,7 +3,7 @@
 
 They are built from the kernels' source. The VM runs one test at a time, each in its own
 process group with its own time limit. A test that fails or is skipped on both kernels
-says nothing about Quell and is only listed. If results differ, both kernels run the test again.
+says nothing about Quell. If results differ, both kernels run the test again.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -51,8 +52,7 @@ class Selftest(scenario.Row, frozen=True):
     """One run of a program.
 
     ``command`` is for the shell, in the folder of the programs of ``suite``. ``limit`` is in
-    seconds, ``huge`` the initial number of huge pages, ``cpus`` the guest's. ``before`` is shell that
-    runs first. ``hopeless`` is the reason if the test is never run.
+    seconds, ``huge`` the initial number of huge pages, ``cpus`` the guest's. ``before`` is shell, run first.
     """
 
     suite: str = ""
@@ -61,7 +61,6 @@ class Selftest(scenario.Row, frozen=True):
     huge: int = 0
     cpus: int = 2
     before: str = ""
-    hopeless: str = ""
 
     @property
     def name(self) -> str:
@@ -90,8 +89,6 @@ TESTS = tuple(
     Selftest(suite.name, test) if isinstance(test, str) else msgspec.structs.replace(test, suite=suite.name)
     for suite in _TABLE.suite for test in suite.tests
 )  # fmt: skip
-# Programs that other tests start.
-_HELPERS = {"write_to_hugetlbfs", "wait_inotify", "va_high_addr_switch", "hmm-tests"}
 # Folders beside tools/testing that a suite's Makefile and sources use.
 _BESIDE = ("build", "include", "arch", "lib")
 
@@ -119,17 +116,14 @@ def _build(kernel_source: source.Source, cache: Cache) -> Path:
     key = f"selftests-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
     def make(temp: Path) -> None:
-        log = cache.logs / "build-selftests.log"
-        log.unlink(missing_ok=True)
-        with ui.progress("building selftests", len(_SUITES)) as bar:
-            _compile(kernel_source, temp, log, bar.advance)
+        _compile(kernel_source, temp, cache.logs / "build-selftests.log")
         disks.make_ext4(temp / "image.ext4", temp / "root")
         shutil.rmtree(temp / "work")
 
     return cache.made(cache.data / key, make) / "image.ext4"
 
 
-def _compile(kernel_source: source.Source, temp: Path, log: Path, advance: Callable[[], None]) -> None:
+def _compile(kernel_source: source.Source, temp: Path, log: Path) -> None:
     """Compile into ``temp``/root, in a copy of the sources: the suites' Makefiles write to them."""
     src, work = kernel_source.tree, temp / "work"
     copy = work / "src/tools/testing/selftests"
@@ -140,15 +134,21 @@ def _compile(kernel_source: source.Source, temp: Path, log: Path, advance: Calla
     shutil.copy(src / "mm/gup_test.h", work / "src/mm")
     headers = work / "headers"
     headers.mkdir()
+    log.unlink(missing_ok=True)
+
+    def run(argv: Sequence[str], what: str) -> None:
+        ui.note(f"building {what}")
+        made = proc.run(argv, log=log, check=False, timeout=1800)
+        if made.returncode != 0:
+            raise build.build_error(f"building {what} failed", made.stdout, log)
+
     make = [*build.clean_env(), "make", "-s", "-C", str(src), f"O={headers}", "ARCH=x86", "headers"]
-    _run_make(make, "the kernel's headers", log)
+    run(make, "the kernel's headers")
     for suite, targets in _SUITES.items():
         output = temp / "root" / suite
         output.mkdir(parents=True)
-        _run_make(
-            _make(copy / suite, output, src, headers / "usr/include", targets),
-            f"the kernel's selftests in {suite}", log,
-        )  # fmt: skip
+        make = _make(copy / suite, output, src, headers / "usr/include", targets)
+        run(make, f"the kernel's selftests in {suite}")
         for script in (copy / suite).glob("*.sh"):
             shutil.copy(script, output)
         for left in output.rglob("*.[od]"):
@@ -156,14 +156,6 @@ def _compile(kernel_source: source.Source, temp: Path, log: Path, advance: Calla
         if (output / "x86").is_dir():
             # As it was called in 6.12.
             (output / "x86").rename(output / "x86_64")
-        advance()
-
-
-def _run_make(argv: Sequence[str], what: str, log: Path) -> None:
-    made = proc.run(argv, log=log, check=False, timeout=1800)
-    if made.returncode != 0:
-        lines = build.error_lines(made.stdout)
-        raise QuellError(f"building {what} failed", detail="\n".join(lines) or proc.tail(made.stdout), log=log)
 
 
 # --- output of the guests -----------------------------------------------------
@@ -190,13 +182,9 @@ class Outcome:
         """True if nothing was tested: the test or all its results were skipped."""
         return self.status == "skip" or (self.status == "pass" and set(self.results.values()) == {"skip"})
 
-    def summary(self) -> str:
-        """For a table: ``fail 10/1/2`` are 10 results ok, 1 not, 2 skipped."""
-        count = Counter(self.results.values())
-        if not count:
-            return self.status
-        skipped = count["skip"] + count["xfail"]
-        return f"{self.status} {count['ok']}/{count['not ok']}/{skipped}"
+    def values(self) -> dict[str, str]:
+        """The status and the single results, by name."""
+        return {"as a whole": self.status, **self.results}
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -252,110 +240,71 @@ Round = tuple[Outcome, Outcome]
 _GRAVE = ("crash", "hang")
 
 
-def _values(outcome: Outcome) -> dict[str, str]:
-    return {"as a whole": outcome.status, **outcome.results}
+def _seen(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """The result ``name`` in each of the outcomes."""
+    return [outcome.values().get(name, "missing") for outcome in outcomes]
 
 
-def differences(stock: Outcome, quell: Outcome) -> dict[str, tuple[str, str]]:
-    """Results that differ: by name, (stock's, Quell's).
+def differences(stock: Outcome, quell: Outcome) -> list[str]:
+    """The names of results that differ.
 
     A result that one kernel lacks is a difference, unless a test was cut short.
     """
-    left, right = _values(stock), _values(quell)
+    left, right = stock.values(), quell.values()
     whole = stock.whole() and quell.whole()
-    return {
-        name: (left.get(name, "missing"), right.get(name, "missing"))
+    return [
+        name
         for name in dict.fromkeys([*left, *right])
         if left.get(name) != right.get(name) and (whole or (name in left and name in right))
-    }
+    ]
 
 
-def judge(rounds: Sequence[Round]) -> dict[str, tuple[str, str]]:
+def judge(rounds: Sequence[Round]) -> dict[str, tuple[list[str], list[str]]]:
     """The differences that count after some rounds: by name, (stock's, Quell's), one per round.
 
     A difference in at most half of the rounds is chance. So is a result that stock has at
     least a third as often. A crash, hang or complaint on Quell alone counts at once.
     """
-    found = [differences(*each) for each in rounds]
+    found = [name for each in rounds for name in differences(*each)]
     result = {}
-    for name in dict.fromkeys(name for each in found for name in each):
-        stock, quell = ([_values(each[side]).get(name, "missing") for each in rounds] for side in (0, 1))
-        often = 2 * sum(name in each for each in found) > len(rounds)
+    for name in dict.fromkeys(found):
+        stock, quell = (_seen(name, side) for side in zip(*rounds, strict=True))
+        often = 2 * found.count(name) > len(rounds)
         grave = name == _CLEAN or set(quell) & set(_GRAVE)
         usual = all(3 * stock.count(value) >= quell.count(value) for value in quell)
         if (often and not usual) or (grave and not set(quell) <= set(stock)):
-            result[name] = (", ".join(stock), ", ".join(quell))
+            result[name] = (stock, quell)
     return result
 
 
-def as_large(rounds: Sequence[Round], large: Sequence[Outcome]) -> list[str]:
-    """The differences that count, if stock with large folios has the same results as Quell."""
-    found = [_values(outcome) for outcome in large if outcome.whole() and not outcome.says_nothing()]
-    result = []
-    for name in judge(rounds):
-        stock, quell = ({_values(each[side]).get(name, "missing") for each in rounds} for side in (0, 1))
-        new = quell - stock
-        often = all(2 * sum(one.get(name) == value for one in found) > len(large) for value in new)
-        if name != _CLEAN and not new & {*_GRAVE, "missing"} and often:
-            result.append(name)
-    return result
+def as_large(rounds: Sequence[Round], large: Sequence[Outcome]) -> bool:
+    """Whether stock with large folios has the same results as Quell, wherever a difference counts."""
+    found = [outcome for outcome in large if outcome.whole() and not outcome.says_nothing()]
+    for name, (stock, quell) in judge(rounds).items():
+        new = set(quell) - set(stock)
+        often = all(2 * _seen(name, found).count(value) > len(large) for value in new)
+        if name == _CLEAN or new & {*_GRAVE, "missing"} or not often:
+            return False
+    return True
 
 
-def _verdict(rounds: Sequence[Round], large: Sequence[Outcome]) -> str:
-    """The last column of a test's row."""
+def case(name: str, rounds: Sequence[Round], large: Sequence[Outcome] = ()) -> Case:
+    """The result of a test. It is skipped if ``large``, outcomes on stock with large folios, explain the differences."""
+    stock, quell = rounds[0]
+    names = {*stock.values(), *quell.values()}
+    status, why = "passed", ""
     if different := judge(rounds):
-        if len(as_large(rounds, large)) == len(different):
-            return f"as stock with large folios, in {len(rounds)} runs"
-        return f"DIFFERENT in {len(rounds)} runs" if len(rounds) > 1 else "DIFFERENT"
-    if len(rounds) > 1:
-        return f"same (flaky: run {len(rounds)} times)"
-    stock = rounds[0][0]
-    if stock.says_nothing():
-        return "same: skipped"
-    return "same" if stock.status == "pass" else f"same: {stock.status} on both"
-
-
-def report(
-    tests: Sequence[Selftest],
-    rounds: Mapping[str, Sequence[Round]],
-    large: Mapping[str, Sequence[Outcome]] | None = None,
-) -> list[Case]:
-    """A case for each test, with its row of the table and the differences.
-
-    ``large``: outcomes on stock with large folios. A difference that these explain makes the
-    case skipped, not failed.
-    """
-    return [_case(test, rounds.get(test.name, ()), (large or {}).get(test.name, ())) for test in tests]
-
-
-def _case(test: Selftest, runs: Sequence[Round], large: Sequence[Outcome]) -> Case:
-    if test.hopeless:
-        return Case(test.name, "skipped", test.hopeless)
-    stock, quell = runs[0]
-    different = judge(runs)
-    names = {*_values(stock), *_values(quell)}
-    lines = [
-        f"{test.name:<42} {stock.summary():<22} {quell.summary():<22} {_verdict(runs, large)},"
-        f" {len(names - different.keys())} of {len(names)} results the same"
-    ]
-    found = [f"{name}: stock {left}; Quell {right}" for name, (left, right) in different.items()]
-    if different and len(as_large(runs, large)) == len(different):
-        status, why = "skipped", "as stock with large folios: " + "; ".join(found)
-    elif different:
+        found = [
+            f"{what}: stock {', '.join(left)}; Quell {', '.join(right)}" for what, (left, right) in different.items()
+        ]
         status, why = "failed", "\n".join(found)
+        if as_large(rounds, large):
+            status, why = "skipped", f"as stock with large folios: {'; '.join(found)}"
     elif stock.says_nothing() or (stock.status != "pass" and "ok" not in stock.results.values()):
         status, why = "skipped", f"{stock.status} on stock too"
-    else:
-        status, why = "passed", ""
-    lines += [f"  {text}" for text in found]
-    if len(runs) > 1:
-        lines += [
-            f"  rerun: {name}: stock {left}; Quell {right} in run {number}"
-            for number, each in enumerate(runs, 1)
-            for name, (left, right) in differences(*each).items()
-            if name not in different
-        ]
-    return Case(test.name, status, why, said="\n".join(lines))
+    same = len(names - different.keys())
+    said = f"{name:<42} {status}, {same} of {len(names)} results the same in {len(rounds)} runs"
+    return Case(name, status, why, said=said)
 
 
 # --- running ------------------------------------------------------------------
@@ -381,115 +330,74 @@ def step_of(test: Selftest) -> steps.Step:
     return steps.Step(test.name, command, test.limit, before)
 
 
-@dataclass(frozen=True)
-class _Bench:
-    """Kernels, disk and the folder of logs for a group of tests."""
+def run(
+    images: Mapping[str, Path], disk: Path, logs: Path, cache: Cache,
+    kernel: str, tests: Sequence[Selftest], number: int,
+) -> dict[str, Outcome]:  # fmt: skip
+    """Run tests of the same kind for the ``number``-th time, in a new guest after one that killed its guest."""
+    more = LARGE_APPEND if kernel == LARGE else ()
+    guest = machine.Machine(cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more)
+    image = images[("stock" if kernel == LARGE else kernel) + (_KVM_KERNEL if tests[0].suite == "kvm" else "")]
 
-    images: Mapping[str, Path]
-    disk: Path
-    logs: Path
-    cache: Cache
+    def boot(left: Sequence[Selftest]) -> dict[str, steps.Said]:
+        return steps.boot(kernel, image, guest, [step_of(test) for test in left], cache, setup=_SETUP, data=disk)
 
-    def boot(self, kernel: str, tests: Sequence[Selftest]) -> dict[str, Outcome]:
-        """Run ``tests`` in one guest until it ends."""
-        more = LARGE_APPEND if kernel == LARGE else ()
-        guest = machine.Machine(cpus=tests[0].cpus, memory=2 * _NODE, nodes=(_NODE,) * 2, append=_APPEND + more)
-        image = self.images[f"{kernel}{_KVM_KERNEL}" if tests[0].suite == "kvm" else kernel]
-        found = steps.boot(
-            kernel, image, guest, [step_of(test) for test in tests], self.cache,
-            setup=_SETUP, data=self.disk,
-        )  # fmt: skip
-        return {name: read_outcome(said) for name, said in found.items()}
-
-    def run(self, kernel: str, tests: Sequence[Selftest], number: int = 1) -> dict[str, Outcome]:
-        """Run all of ``tests``; continue in a new guest after one that killed its guest."""
-        outcomes = steps.run_all(tests, partial(self.boot, kernel))
-        for name, outcome in outcomes.items():
-            steps.keep(
-                self.logs / kernel, f"{name}.{number}" if number > 1 else name,
-                f"{outcome.status}\n{outcome.text}",
-            )  # fmt: skip
-        return outcomes
-
-
-def _unknown(folder: Path) -> list[str]:
-    """Built programs that are missing from TESTS."""
-    known = {f"{test.suite}/{test.program}" for test in TESTS}
-    found = {path: str(path.relative_to(folder)) for path in folder.rglob("*")}
-    return sorted(
-        name
-        for path, name in found.items()
-        if path.is_file() and path.suffix == "" and path.name not in _HELPERS and name not in known
-    )
+    outcomes = {name: read_outcome(said) for name, said in steps.run_all(tests, boot).items()}
+    for name, outcome in outcomes.items():
+        steps.keep(logs / kernel, f"{name}.{number}", f"{outcome.status}\n{outcome.text}")
+    return outcomes
 
 
 def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:
     """``tests`` in order, in groups that share a guest: up to ``_GROUP`` of the same kind."""
-
-    def kind(test: Selftest) -> tuple[int, bool]:
-        return test.cpus, test.suite == "kvm"
-
-    result: list[list[Selftest]] = []
-    for test in tests:
-        if not result or len(result[-1]) == _GROUP or kind(result[-1][0]) != kind(test):
-            result.append([])
-        result[-1].append(test)
+    result = []
+    for _, group in groupby(tests, lambda test: (test.cpus, test.suite == "kvm")):
+        kind = list(group)
+        result += [kind[first : first + _GROUP] for first in range(0, len(kind), _GROUP)]
     return result
 
 
 def compare_all(
     tests: Sequence[Selftest], run_on: Callable[[str, Sequence[Selftest], int], dict[str, Outcome]]
-) -> tuple[dict[str, list[Round]], dict[str, list[Outcome]]]:
-    """Run ``tests`` on both kernels in turn, and again if they differ.
+) -> list[Case]:
+    """Run ``tests`` on both kernels in turn, and again if they differ, in the end on stock with large folios."""
+    rounds: dict[str, list[Round]] = {test.name: [] for test in tests}
+    large: dict[str, list[Outcome]] = {test.name: [] for test in tests}
 
-    Returns the rounds of each test; for those that still differ also the outcomes on stock
-    with large folios.
-    """
-    rounds: dict[str, list[Round]] = {}
-    large: dict[str, list[Outcome]] = {}
-    wanted = [test for test in tests if not test.hopeless]
+    def both(wanted: Sequence[Selftest], number: int) -> None:
+        with ui.progress("selftests", len(wanted)) as bar:
+            for group in groups(wanted):
+                stock, quell = (run_on(kernel, group, number) for kernel in KERNELS)
+                for test in group:
+                    rounds[test.name].append((stock[test.name], quell[test.name]))
+                bar.advance(len(group))
 
-    def one(group: Sequence[Selftest], number: int) -> None:
-        stock, quell = (run_on(kernel, group, number) for kernel in KERNELS)
-        for test in group:
-            rounds.setdefault(test.name, []).append((stock[test.name], quell[test.name]))
-
-    with ui.progress("selftests", len(wanted)) as bar:
-        for group in groups(wanted):
-            one(group, 1)
-            bar.advance(len(group))
-    again = [test for test in wanted if differences(*rounds[test.name][0])]
+    both(tests, 1)
+    again = [test for test in tests if differences(*rounds[test.name][0])]
     if again:
         ui.note(f"not the same: {', '.join(test.name for test in again)}; running them again")
-    for number in range(2, _MOST_ROUNDS + 1):
-        if number == _ROUNDS + 1:
-            again = [test for test in again if judge(rounds[test.name])]
-        for group in groups(again):
-            one(group, number)
+    for first, last in ((2, _ROUNDS), (_ROUNDS + 1, _MOST_ROUNDS)):
+        for number in range(first, last + 1):
+            both(again, number)
+        again = [test for test in again if judge(rounds[test.name])]
     for number in range(1, _ROUNDS + 1):
-        for group in groups([test for test in again if judge(rounds[test.name])]):
+        for group in groups(again):
             for name, outcome in run_on(LARGE, group, number).items():
-                large.setdefault(name, []).append(outcome)
-    return rounds, large
+                large[name].append(outcome)
+    return [case(test.name, rounds[test.name], large[test.name]) for test in tests]
 
 
 def test_selftests(results: Results, origin: source.Source, cache: Cache) -> None:
     """Build, run on both kernels, compare."""
-    wanted = [*KERNELS, *(f"{name}{_KVM_KERNEL}" for name in KERNELS)]
-    kernels = build.build_kernels(origin, wanted, cache)
+    prereq.ensure(prereq.XFS)
+    kernels = build.build_kernels(origin, [f"{name}{kvm}" for name in KERNELS for kvm in ("", _KVM_KERNEL)], cache)
+    images = {name: kernel.image for name, kernel in kernels.items()}
     disk = _build(origin, cache)
     logs = cache.logs / "selftests" / origin.linux
     shutil.rmtree(logs, ignore_errors=True)
-    prereq.ensure(prereq.XFS)
-    images = {name: kernel.image for name, kernel in kernels.items()}
-    large = {LARGE: images["stock"], f"{LARGE}{_KVM_KERNEL}": images[f"stock{_KVM_KERNEL}"]}
-    bench = _Bench({**images, **large}, disk, logs, cache)
-    root = disk.parent / "root"
-    there = [test for test in TESTS if (root / test.suite / test.program).exists()]
-    results.add(*report(there, *compare_all(there, bench.run)))
+    there = [test for test in TESTS if (disk.parent / "root" / test.suite / test.program).exists()]
+    results.add(*compare_all(there, partial(run, images, disk, logs, cache)))
     for test in TESTS:
         if test not in there:
             results.skip(test.name, f"Linux {origin.linux} does not have it")
-    for name in _unknown(root):
-        results.skip(name, "not in the list")
     ui.note(f"output of the tests: {logs}")

@@ -88,6 +88,5 @@ def test_linux_suites_become_rows() -> None:
 
 def test_linux_suite_that_one_kernel_lacks_is_a_difference() -> None:
     [stock] = kunit.outcomes(_report(slub={"a": "PASS"})).values()
-    row = selftests.Selftest("kunit", "slub")
-    [case] = selftests.report([row], {row.name: [(stock, selftests.Outcome("missing"))]})
+    case = selftests.case("kunit/slub", [(stock, selftests.Outcome("missing"))])
     assert case.status == "failed"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Part selftests: reading the guests' output, without a guest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from guests import Patch
 from checks import check_selftests as selftests, steps
-from checks.check_selftests import Outcome, Selftest, _Bench as Bench
+from checks.check_selftests import Outcome, Selftest
 from quell import machine, watch
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
@@ -118,15 +119,14 @@ def test_kernel_that_complains_is_a_result() -> None:
 
 
 def test_differences() -> None:
-    assert selftests.differences(PASS, PASS) == selftests.differences(FAIL, FAIL) == {}
-    assert selftests.differences(PASS, FAIL) == {"as a whole": ("pass", "fail"), "y": ("ok", "not ok")}
-    assert selftests.differences(PASS, LACKS) == {"y": ("ok", "missing")}
+    assert selftests.differences(PASS, PASS) == selftests.differences(FAIL, FAIL) == []
+    assert selftests.differences(PASS, FAIL) == ["as a whole", "y"]
+    assert selftests.differences(PASS, LACKS) == ["y"]
     # Missing results of a test that was cut short are ignored; its status differs.
-    assert selftests.differences(PASS, CRASH) == {"as a whole": ("pass", "crash")}
-    assert selftests.differences(Outcome("timeout", {}), Outcome("timeout", {"x": "ok"})) == {}
+    assert selftests.differences(PASS, CRASH) == ["as a whole"]
+    assert selftests.differences(Outcome("timeout", {}), Outcome("timeout", {"x": "ok"})) == []
     # Those of several rounds.
-    assert set(selftests.judge([WORSE])) == {"as a whole", "y"}
-    assert selftests.judge([WORSE, WORSE, SAME])["y"] == ("ok, ok, ok", "not ok, not ok, ok")
+    assert selftests.judge([WORSE, WORSE, SAME])["y"] == (["ok", "ok", "ok"], ["not ok", "not ok", "ok"])
 
 
 @pytest.mark.parametrize(("rounds", "counts"), [
@@ -143,85 +143,80 @@ def test_difference_counts_if_it_comes_again(rounds: list[selftests.Round], coun
     assert bool(selftests.judge(rounds)) == counts
 
 
-def test_skipping_everything_says_nothing() -> None:
-    nothing = Outcome("pass", {"x": "skip"})
-    assert [one.says_nothing() for one in (SKIP, nothing, CLEAN, PASS)] == [True, True, False, False]
-    assert selftests.report([A], {"mm/a": [(nothing, nothing)]})[0].status == "skipped"
+DIFFERENT = "y: stock ok, ok, ok; Quell not ok, not ok, not ok"
+NOTHING = Outcome("pass", {"x": "skip"})
 
 
-def test_cases() -> None:
-    tests = [*(Selftest("mm", name) for name in "abcde"), Selftest("mm", "slow", hopeless="it takes a day")]
-    each = ([SAME], [(FAIL, FAIL)], [WORSE] * 3, [(SKIP, SKIP)], [WORSE, SAME, SAME])
-    rounds = {test.name: list(one) for test, one in zip(tests, each, strict=False)}
-    cases = {case.name: case for case in selftests.report(tests, rounds)}
+@pytest.mark.parametrize(("rounds", "status", "why", "same"), [
+    ([SAME], "passed", "", "3 of 3"),
     # A test that fails on both counts as passed if some of its results are ok.
-    assert {name: (case.status, case.why) for name, case in cases.items() if case.status != "failed"} == {
-        "mm/a": ("passed", ""), "mm/b": ("passed", ""), "mm/d": ("skipped", "skip on stock too"),
-        "mm/e": ("passed", ""), "mm/slow": ("skipped", "it takes a day"),
-    }  # fmt: skip
-    different = "y: stock ok, ok, ok; Quell not ok, not ok, not ok"
-    assert different in cases["mm/c"].why and different in cases["mm/c"].said
-    assert cases["mm/a"].said.split()[1:5] == ["pass", "2/0/0", "pass", "2/0/0"]
-    for name, words in (
-        ("a", "same, 3 of 3"), ("b", "same: fail on both,"), ("c", "DIFFERENT in 3 runs, 1 of 3"),
-        ("d", "same: skipped,"), ("e", "same (flaky: run 3 times),"),
-    ):  # fmt: skip
-        assert f" {words}" in cases[f"mm/{name}"].said
-    assert "rerun: y: stock ok; Quell not ok in run 1" in cases["mm/e"].said
+    ([(FAIL, FAIL)], "passed", "", "3 of 3"),
+    ([WORSE, SAME, SAME], "passed", "", "3 of 3"),
+    ([WORSE] * 3, "failed", f"as a whole: stock pass, pass, pass; Quell fail, fail, fail\n{DIFFERENT}", "1 of 3"),
+    ([(SKIP, SKIP)], "skipped", "skip on stock too", "1 of 1"),
+    ([(NOTHING, NOTHING)], "skipped", "pass on stock too", "2 of 2"),
+])  # fmt: skip
+def test_cases(rounds: list[selftests.Round], status: str, why: str, same: str) -> None:
+    case = selftests.case("mm/a", rounds)
+    assert (case.status, case.why) == (status, why)
+    assert case.said.endswith(f"{status}, {same} results the same in {len(rounds)} runs")
 
 
 def test_only_what_differs_runs_again() -> None:
-    calls = []
+    """A test differs once, in each run, and in each run unless stock has large folios."""
+    tests = once, always, large, never = [Selftest("mm", name) for name in ("once", "always", "large", "never")]
+    calls: list[tuple[str, list[Selftest]]] = []
 
     def run_on(kernel: str, tests: Sequence[Selftest], number: int) -> dict[str, Outcome]:
-        calls.append((kernel, [test.name for test in tests], number))
-        bad = kernel == "quell" and number == 1
-        return {test.name: FAIL if bad and test is B else PASS for test in tests}
-
-    rounds, large = selftests.compare_all([A, B, Selftest("mm", "slow", hopeless="why")], run_on)
-    assert calls[:2] == [("stock", ["mm/a", "mm/b"], 1), ("quell", ["mm/a", "mm/b"], 1)]
-    assert calls[2:] == [(kernel, ["mm/b"], n) for n in (2, 3) for kernel in ("stock", "quell")]
-    assert [len(rounds[name]) for name in ("mm/a", "mm/b")] == [1, 3] and large == {}
-
-
-def test_what_large_folios_do_on_stock_as_well_is_told_apart() -> None:
-    def run_on(kernel: str, tests: Sequence[Selftest], _number: int) -> dict[str, Outcome]:
-        bad = {"quell": [A, B], selftests.LARGE: [A]}.get(kernel, [])
+        calls.append((kernel, list(tests)))
+        bad = {"quell": [always, large, *([once] if number == 1 else [])], selftests.LARGE: [large]}.get(kernel, [])
         return {test.name: FAIL if test in bad else PASS for test in tests}
 
-    rounds, large = selftests.compare_all([A, B, C], run_on)
-    assert [len(rounds[name]) for name in ("mm/a", "mm/b", "mm/c")] == [9, 9, 1]
-    assert large == {"mm/a": [FAIL] * 3, "mm/b": [PASS] * 3}
-    assert selftests.as_large(rounds["mm/a"], large["mm/a"]) == ["as a whole", "y"]
-    a, b, c = selftests.report([A, B, C], rounds, large)
-    assert [case.status for case in (a, b, c)] == ["skipped", "failed", "passed"]
-    assert "as stock with large folios, in 9 runs" in a.said and "DIFFERENT in 9 runs" in b.said
-    assert a.why.startswith("as stock with large folios: ") and "y: stock ok, ok" in a.why
+    cases = selftests.compare_all(tests, run_on)
+    assert [case.status for case in cases] == ["passed", "failed", "skipped", "passed"]
+    assert cases[2].why.startswith("as stock with large folios: ") and "y: stock ok, ok" in cases[2].why
+    kernels = ("stock", "quell")
+    assert calls == [
+        *((kernel, tests) for kernel in kernels),
+        *((kernel, [once, always, large]) for _ in range(2) for kernel in kernels),
+        *((kernel, [always, large]) for _ in range(6) for kernel in kernels),
+        *[(selftests.LARGE, [always, large])] * 3,
+    ]
+
 
 @pytest.mark.parametrize(("each", "large", "excused"), [
-    (WORSE, [FAIL, FAIL, PASS], ["as a whole", "y"]), (WORSE, [FAIL, PASS, PASS], []),
-    ((PASS, CRASH), [CRASH] * 3, []), ((CLEAN, WARNED), [WARNED] * 3, []),
+    (WORSE, [FAIL, FAIL, PASS], True), (WORSE, [FAIL, PASS, PASS], False),
+    ((PASS, CRASH), [CRASH] * 3, False), ((CLEAN, WARNED), [WARNED] * 3, False),
     # A skipped test explains no missing result.
-    ((PASS, LACKS), [SKIP] * 3, []),
+    ((PASS, LACKS), [SKIP] * 3, False),
 ])  # fmt: skip
-def test_what_large_folios_excuse(each: selftests.Round, large: list[Outcome], excused: list[str]) -> None:
+def test_what_large_folios_excuse(each: selftests.Round, large: list[Outcome], excused: bool) -> None:
     assert selftests.as_large([each] * 9, large) == excused
 
 
+Run = Callable[[str, list[Selftest], int], dict[str, Outcome]]
+
+
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: Patch) -> Bench:
+def run(tmp_path: Path, monkeypatch: Patch) -> Run:
+    """Runs tests on a kernel."""
     accel = machine.Accelerator("tcg", "it is a test")
     monkeypatch.setattr(machine, "choose_accelerator", lambda *_: accel)
-    images = dict.fromkeys((*selftests.KERNELS, selftests.LARGE), tmp_path / "image")
-    return Bench(images, tmp_path / "disk", tmp_path / "logs/selftests", Cache(tmp_path))
+    images = dict.fromkeys(selftests.KERNELS, tmp_path / "image")
+    return partial(selftests.run, images, tmp_path / "disk", tmp_path / "logs", Cache(tmp_path))
 
 
-def test_stock_boots_with_large_folios(bench: Bench, monkeypatch: Patch) -> None:
-    appended: Any = []
-    monkeypatch.setattr(steps, "boot", lambda *a, **k: appended.append(a[2].append) or {})
-    for kernel in bench.images:
-        bench.boot(kernel, [A])
-    assert ["thp_anon=16K-64K:always;2M:inherit" in words for words in appended] == [False, False, True]
+def test_stock_boots_with_large_folios(run: Run, monkeypatch: Patch) -> None:
+    appended: list[bool] = []
+
+    def boot(_kernel: str, _image: Path, guest: machine.Machine, *_: Any, **__: Any) -> dict[str, steps.Said]:
+        appended.append("thp_anon=16K-64K:always;2M:inherit" in guest.append)
+        return {A.name: steps.Said("pass")}
+
+    monkeypatch.setattr(steps, "boot", boot)
+    for kernel in (*selftests.KERNELS, selftests.LARGE):
+        run(kernel, [A], 1)
+    assert appended == [False, False, True]
 
 
 @dataclass
@@ -248,24 +243,24 @@ class _Guest:
             raise watch.GuestTimeout("it hangs")
 
 
-def test_goes_on_after_the_culprit(bench: Bench, monkeypatch: Patch, tmp_path: Path) -> None:
+def test_goes_on_after_the_culprit(run: Run, monkeypatch: Patch, tmp_path: Path) -> None:
     guest = _Guest(deadly="b")
     monkeypatch.setattr(machine, "boot", guest)
-    found = bench.run("stock", [A, B, C])
+    found = run("stock", [A, B, C], 1)
     assert [found[f"mm/{name}"].status for name in "abc"] == ["pass", "hang", "pass"] and len(found) == 3
     assert guest.boots == 2
-    assert (tmp_path / "logs/selftests/stock/mm-b.log").read_text().startswith("hang\n")
+    assert (tmp_path / "logs/stock/mm-b.1.log").read_text().startswith("hang\n")
 
 
-def test_guest_that_begins_nothing(bench: Bench, monkeypatch: Patch) -> None:
+def test_guest_that_begins_nothing(run: Run, monkeypatch: Patch) -> None:
     monkeypatch.setattr(machine, "boot", _Guest(silent=True))
-    fails(QuellError, "stock kernel did not begin mm/a", bench.run, "stock", [A])
+    fails(QuellError, "stock kernel did not begin mm/a", run, "stock", [A], 1)
 
     def missing(*_: object, **__: object) -> None:
         raise UsageError("a program is missing")
 
     monkeypatch.setattr(machine, "boot", missing)
-    fails(UsageError, "is missing", bench.run, "stock", [A])
+    fails(UsageError, "is missing", run, "stock", [A], 1)
 
 
 def test_groups_share_a_guest() -> None:
@@ -275,16 +270,11 @@ def test_groups_share_a_guest() -> None:
     assert [len(group) for group in found] == [selftests._GROUP, 1, 1, 1]
     # Tests of KVM have their own kernels.
     assert [len(group) for group in selftests.groups([A, Selftest("kvm", "a"), A])] == [1, 1, 1]
-    assert found[2] == [wide]
-    assert selftests.groups([]) == []
 
 
-def test_programs_are_known_once(tmp_path: Path) -> None:
+def test_programs_are_known_once() -> None:
     names = [test.name for test in selftests.TESTS]
     assert len(names) == len(set(names))
-    known = ("mm/cow", "mm/write_to_hugetlbfs", "mm/run_vmtests.sh", "kvm/x86_64/state_test")
-    write_files(tmp_path, dict.fromkeys((*known, "mm/brand-new", "kvm/x86_64/newer"), ""))
-    assert selftests._unknown(tmp_path) == ["kvm/x86_64/newer", "mm/brand-new"]
 
 
 def test_build_that_fails_names_the_suite(
