@@ -11,11 +11,11 @@ import os
 import re
 import shutil
 import sqlite3
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ import pytest
 from checks import scenario, steps
 from checks.check_stress import LONG_ROUNDS, TOLERANCE, compare_rates
 from checks.cases import Case, settle
-from quell import build, debian, disks, machine, prereq, proc, source
-from quell.errors import QuellError
+from quell import build, debian, disks, export, machine, prereq, proc, source
+from quell.errors import UsageError
 from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root
 
@@ -37,21 +37,22 @@ _LEAST_STOLEN = 2000
 class Program:
     """A program, and its expected results.
 
-    ``prepare`` fills a folder of the host, which becomes the guest's current folder, and returns
-    the expected results. ``scenarios/programs/NAME.sh`` prints lines ``result NAME VALUE``, and
-    ``not ok WHY`` when a check fails. ``memory`` is the guest's, ``limit`` in seconds. ``room`` is the free space of the
-    disk, in MiB. ``before``, a script there, runs in the guest first, untimed. ``fetch`` gets a program that the
-    package manager must not install; QuellError if it is unavailable.
+    ``prepare`` fills a folder of the host, which becomes the guest's current folder, and returns the
+    expected results; UsageError if the program is unavailable. ``scenarios/programs/NAME.sh`` prints
+    lines ``result NAME VALUE``, and ``not ok WHY`` when a check fails. NAME-before.sh, if there is one,
+    runs first, untimed. ``memory`` is the guest's, ``limit`` in seconds, ``room`` the free space of the
+    disk, in MiB.
     """
 
     name: str
     prepare: Callable[[Path, Cache], Mapping[str, str]]
     memory: str
     limit: int
-    needs: tuple[prereq.Prerequisite, ...] = ()
     room: int = 64
-    before: str = ""
-    fetch: Callable[[Cache], object] | None = None
+
+
+def _install(program: str, package: str) -> None:
+    prereq.ensure([prereq.Prerequisite(program, package, "is tested under memory pressure")])
 
 
 _LENGTH = 2432
@@ -68,6 +69,7 @@ _ROWS = 25_000
 
 
 def _prepare_sqlite(folder: Path, _: Cache) -> dict[str, str]:
+    _install("sqlite3", "sqlite3")
     with closing(sqlite3.connect(folder / "db")) as db:
         db.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, k INTEGER, v TEXT)")
         db.executemany("INSERT INTO t VALUES (?, ?, ?)", ((i, i * 48271 % 1000003, _value(i, 1)) for i in range(_ROWS)))
@@ -89,6 +91,8 @@ _KEYS = 12_000
 
 
 def _prepare_redis(folder: Path, _: Cache) -> dict[str, str]:
+    _install("redis-check-rdb", "redis-tools")
+
     def lines(name: str, text: Callable[[int], str], numbers: Sequence[int]) -> None:
         with (folder / name).open("w", newline="") as file:
             file.writelines(text(i) for i in numbers)
@@ -117,10 +121,8 @@ def _postgres(cache: Cache) -> tuple[Path, Path]:
     root = _INSTALLED
     if not any(root.glob(pattern)):
         root = debian.fetch(["postgresql"], cache, ["PostgreSQL"])
-    found = sorted(root.glob(pattern), key=lambda path: int(path.parts[-3]))
-    if not found:
-        raise QuellError("Debian's package postgresql has no initdb")
-    return root, found[-1].parent.relative_to(root)
+    newest = max(root.glob(pattern), key=lambda path: int(path.parts[-3]))
+    return root, newest.parent.relative_to(root)
 
 
 def _prepare_postgres(folder: Path, cache: Cache) -> dict[str, str]:
@@ -135,38 +137,24 @@ def _prepare_postgres(folder: Path, cache: Cache) -> dict[str, str]:
 
 # --- git: a repository of loose objects is packed ---------------------------------------------------
 
-_GIT = {
-    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
-    "GIT_AUTHOR_NAME": "quell", "GIT_AUTHOR_EMAIL": "quell", "GIT_AUTHOR_DATE": "1700000000 +0000",
-    "GIT_COMMITTER_NAME": "quell", "GIT_COMMITTER_EMAIL": "quell",
-    "GIT_COMMITTER_DATE": "1700000000 +0000",
-}  # fmt: skip
 _COMMITS = 3
 
 
 def _prepare_git(folder: Path, cache: Cache) -> dict[str, str]:
     repo = folder / "repo"
     repo.mkdir()
-    tree = source.debian_source(cache).tree
-
-    def git(*args: str) -> str:
-        return proc.run(["git", *args], cwd=repo, env=_GIT, timeout=600).stdout.strip()
-
+    git = partial(source.git, cwd=repo, env={**export.NOBODY.env("AUTHOR"), **export.NOBODY.env("COMMITTER")})
     git("init", "-q")
     for name in ("mm", "lib", "kernel"):
-        shutil.copytree(tree / name, repo / name, symlinks=True)
+        shutil.copytree(source.debian_source(cache).tree / name, repo / name, symlinks=True)
     for commit in range(_COMMITS):
         for number, path in enumerate(sorted(repo.glob("*/*.c"))):
             if number % _COMMITS == commit:
                 path.write_text(f"{path.read_text()}/* {commit}: {_value(number, commit)} */\n")
         git("add", "-A")
         git("commit", "-q", "-m", f"commit {commit}")
-    head = git("rev-parse", "HEAD")
-    files = git("ls-files", "-s")
-    return {
-        "head": head, "files": hashlib.sha256(files.encode() + b"\n").hexdigest(), "status": "0",
-        "loose": "0",
-    }  # fmt: skip
+    files = hashlib.sha256(git("ls-files", "-s").encode()).hexdigest()
+    return {"head": git("rev-parse", "HEAD").strip(), "files": files, "status": "0", "loose": "0"}
 
 
 # --- gcc: the same objects as on the host, and a program that works --------------------------------
@@ -181,12 +169,8 @@ def _prepare_gcc(folder: Path, _: Cache) -> dict[str, str]:
     (folder / "bin").mkdir()
     for tool in ("cc1", "as", "ld", "collect2"):
         found = proc.run(["gcc", f"-print-prog-name={tool}"], timeout=30).stdout.strip()
-        path = found if "/" in found else prereq.which(found)
-        if path is None:
-            raise QuellError(f"gcc does not say where {tool} is")
-        shutil.copy(os.path.realpath(path), folder / "bin" / tool)
-    root = repo_root()
-    shutil.copytree(root / "workloads", folder / "workloads")
+        shutil.copy(os.path.realpath(shutil.which(found) or found), folder / "bin" / tool)
+    shutil.copytree(repo_root() / "workloads", folder / "workloads")
     sources = [str(path.relative_to(folder)) for name in _COMPILED for path in sorted((folder / name).glob("*.c"))]
     (folder / "sources").write_text("".join(f"{name}\n" for name in sources))
     expected = {}
@@ -198,16 +182,12 @@ def _prepare_gcc(folder: Path, _: Cache) -> dict[str, str]:
     return expected
 
 
-def _needs(program: str, package: str) -> tuple[prereq.Prerequisite, ...]:
-    return (prereq.Prerequisite(program, package, "is tested under memory pressure"),)
-
-
 PROGRAMS = (
-    Program("sqlite", _prepare_sqlite, "96M", 400, _needs("sqlite3", "sqlite3")),
-    Program("redis", _prepare_redis, "128M", 400, _needs("redis-check-rdb", "redis-tools"), room=256),
-    Program("postgresql", _prepare_postgres, "112M", 500, room=256, before="postgresql-before.sh", fetch=_postgres),
-    Program("git", _prepare_git, "96M", 600, _needs("git", "git")),
-    Program("gcc", _prepare_gcc, "112M", 600, _needs("gcc", "gcc")),
+    Program("sqlite", _prepare_sqlite, "96M", 400),
+    Program("redis", _prepare_redis, "128M", 400, room=256),
+    Program("postgresql", _prepare_postgres, "112M", 500, room=256),
+    Program("git", _prepare_git, "96M", 600),
+    Program("gcc", _prepare_gcc, "112M", 600),
 )
 _WORDS = {
     "LENGTH": _LENGTH, "CLIENTS": _CLIENTS, "TRANSACTIONS": _TRANSACTIONS, "SCALE": _SCALE, "FLAGS": _FLAGS,
@@ -242,46 +222,16 @@ def problems(said: steps.Said, expected: Mapping[str, str]) -> list[str]:
 
 
 def judge(name: str, runs: Mapping[str, Sequence[steps.Said]], expected: Mapping[str, str], accel: str) -> Case:
-    """The case of a program."""
-    wrong = {kernel: [text for said in runs[kernel] for text in problems(said, expected)] for kernel in KERNELS}
-    stock, quell = ([said.seconds for said in runs[kernel] if said.seconds] for kernel in KERNELS)
-    fast, change = compare_rates([1 / value for value in stock], [1 / value for value in quell], TOLERANCE[accel])
-    why = [f"on Quell: {text}" for text in wrong["quell"]]
-    # If stock fails as well, the check is wrong or the guest too small.
-    why += [f"on stock: {text}" for text in wrong["stock"]]
+    """The case of a program. If stock fails as well, the check is wrong or the guest too small."""
+    why = [f"on {kernel}: {text}" for kernel in KERNELS for said in runs[kernel] for text in problems(said, expected)]
+    stock, quell = ([1 / said.seconds for said in runs[kernel] if said.seconds] for kernel in KERNELS)
+    fast, change = compare_rates(stock, quell, TOLERANCE[accel])
     if not fast:
         why.append(f"speed {change}")
-    figures = [f"{statistics.median(values):.1f} s" if values else "-" for values in (stock, quell)]
     last = runs["quell"][-1]
-    said = (
-        f"{name}: stock {figures[0]}, Quell {figures[1]}, speed {change}, {last.stolen} pages reclaimed,"
-        f" {last.parked} deferred, {len(expected)} results"
-    )
-    return Case(name, "failed" if why else "passed", "\n".join(dict.fromkeys(why)), sum(quell), said)
-
-
-def _run_program(program: Program, rounds: int, kernels: Mapping[str, build.Kernel], accel: str, cache: Cache) -> Case:
-    with cache.scratch("programs") as temp:
-        root, disk = temp / "root", temp / "disk.ext4"
-        root.mkdir()
-        expected = program.prepare(root, cache)
-        disks.make_ext4(disk, root, room=program.room * machine.MIB)
-        shutil.rmtree(root)
-        guest = machine.Machine(memory=machine.parse_memory(program.memory), append=("no_timer_check",))
-        before = scenario.shell(f"programs/{program.before}") if program.before else ""
-        step = steps.Step(
-            program.name, script(program), program.limit,
-            f"cd {DATA_DIR}\n{before}\necho 3 > /proc/sys/vm/drop_caches",
-        )  # fmt: skip
-        runs: dict[str, list[steps.Said]] = {kernel: [] for kernel in KERNELS}
-        for number in range(rounds):
-            for kernel in KERNELS:
-                image = kernels[kernel].image
-                said = steps.boot(kernel, image, guest, [step], cache, data=disk)[program.name]
-                name = f"{program.name}.{kernel}.{number}"
-                steps.keep(cache.logs / "programs", name, said.whole())
-                runs[kernel].append(said)
-        return judge(program.name, runs, expected, accel)
+    said = f"{name}: speed {change}, {last.stolen} pages reclaimed, {last.parked} deferred, {len(expected)} results"
+    seconds = sum(said.seconds for said in runs["quell"])
+    return Case(name, "failed" if why else "passed", "\n".join(dict.fromkeys(why)), seconds, said)
 
 
 @pytest.fixture(scope="module")
@@ -291,19 +241,26 @@ def kernels(origin: source.Source, cache: Cache) -> dict[str, build.Kernel]:
     return build.build_kernels(origin, KERNELS, cache)
 
 
-def get(program: Program, cache: Cache) -> None:
-    """Skip the test of a program that cannot be installed or fetched."""
-    try:
-        prereq.ensure(program.needs)
-        if program.fetch:
-            program.fetch(cache)
-    except QuellError as error:
-        pytest.skip(error.message)
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_program(program: Program, kernels: dict[str, build.Kernel], cache: Cache, full: bool) -> None:
+def test_program(
+    program: Program, kernels: dict[str, build.Kernel], folder: Path, cache: Cache, full: bool
+) -> None:
     """Run a program on both kernels in turn; three times in the long form, to compare the speed."""
-    get(program, cache)
+    name, root, disk = program.name, folder / "root", folder / "disk.ext4"
+    root.mkdir()
+    try:
+        expected = program.prepare(root, cache)
+    except UsageError as error:
+        pytest.skip(error.message)
+    disks.make_ext4(disk, root, room=program.room * machine.MIB)
+    guest = machine.Machine(memory=machine.parse_memory(program.memory), append=("no_timer_check",))
+    before = scenario.FOLDER / f"programs/{name}-before.sh"
+    first = f"cd {DATA_DIR}\n{before.read_text() if before.exists() else ''}\necho 3 > /proc/sys/vm/drop_caches"
+    step = steps.Step(name, script(program), program.limit, first)
+    runs: dict[str, list[steps.Said]] = {kernel: [] for kernel in KERNELS}
+    for number, kernel in enumerate(KERNELS * (LONG_ROUNDS if full else 1)):
+        said = steps.boot(kernel, kernels[kernel].image, guest, [step], cache, data=disk)[name]
+        steps.keep(cache.logs / "programs", f"{name}.{kernel}.{number}", said.whole())
+        runs[kernel].append(said)
     accel = machine.choose_accelerator("auto", kernels["stock"].image, cache).name
-    settle(_run_program(program, LONG_ROUNDS if full else 1, kernels, accel, cache))
+    settle(judge(name, runs, expected, accel))
