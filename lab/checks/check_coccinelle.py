@@ -3,7 +3,7 @@
 
 They find bugs that a compiler and a reader miss: locks taken twice, pointers used before they are
 tested or after they are freed, tests that are always true. Rules that need an OCaml compiler
-are skipped.
+are left out.
 """
 
 import os
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from checks.cases import Case, Results
 from quell import prereq, proc, source, tree
-from quell.errors import QuellError
 
 _REPORT = re.compile(r"^virtual report\b", re.M)
 _OCAML = re.compile(r"^@.*\b(?:script|initialize):ocaml\b", re.M)
@@ -28,19 +27,10 @@ _MACROS = re.compile(r"--macro-file-builtins\s.*\(default=([^)]+)\)")
 _SECTION = '__attribute__((__section__(".data.percpu")))'
 
 
-def rules(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The rules below ``folder`` that can report: (usable, in need of OCaml)."""
-    found: tuple[list[Path], list[Path]] = ([], [])
-    for path in sorted(folder.rglob("*.cocci")):
-        text = path.read_text()
-        if _REPORT.search(text):
-            found[bool(_OCAML.search(text))].append(path)
-    return found
-
-
-def files(folder: Path) -> list[Path]:
-    """Quell's own files that go into a kernel."""
-    return sorted(path for path in folder.rglob("*.[ch]") if path.relative_to(folder).parts[0] != "tools")
+def rules(folder: Path) -> list[Path]:
+    """The rules below ``folder`` that can report."""
+    texts = {path: path.read_text() for path in sorted(folder.rglob("*.cocci"))}
+    return [path for path, text in texts.items() if _REPORT.search(text) and not _OCAML.search(text)]
 
 
 def read(output: str, folder: Path) -> list[str]:
@@ -83,20 +73,17 @@ def _check(rule: Path, wanted: Sequence[Path], macros: Sequence[str | Path], fol
 
 
 def check_all(results: Results, rules_folder: Path, folder: Path, scratch: Path) -> None:
-    """One result per rule, and one per C file: Coccinelle must parse all of it."""
-    usable, others = rules(rules_folder)
-    if not usable:
-        raise QuellError("the kernel source has no rules for Coccinelle in scripts/coccinelle")
-    wanted = files(folder)
-    macros = _macros(scratch)
+    """One result per rule, and one per C file of ``folder``: Coccinelle must parse all of it."""
+    # Files that go into a kernel.
+    wanted = sorted(path for path in folder.rglob("*.[ch]") if path.relative_to(folder).parts[0] != "tools")
+    sources = [path for path in wanted if path.suffix == ".c"]
+    usable, macros = rules(rules_folder), _macros(scratch)
+    assert usable, "Linux has no rules"
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sources = [path for path in wanted if path.suffix == ".c"]
         for path, bad in zip(sources, pool.map(lambda path: _unread(path, macros), sources), strict=True):
             results.check(not bad, f"{path.relative_to(folder)} is understood", "see spatch --parse-c")
         for case in pool.map(lambda rule: _check(rule, wanted, macros, folder), usable):
             results.add(case)
-    for path in others:
-        results.skip(f"{path.parent.name}/{path.stem}", "it needs an OCaml compiler")
 
 
 def test_rules(results: Results, origin: source.Source, folder: Path) -> None:
