@@ -6,13 +6,10 @@ signing. dpkg installs the packages into a scratch root; their scripts have a sh
 run-parts there, nothing else.
 """
 
-import hashlib
 import os
 import re
 import shutil
-import tarfile
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,6 @@ from quell.paths import Cache
 
 # deb.config builds it as a module.
 _MODULE = "loop"
-_HOOKS = ("preinst", "postinst", "prerm", "postrm")
 
 
 def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
@@ -35,16 +31,10 @@ def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
         gone = build.fragment(f"{origin.linux}.config", kernel).splitlines()
         text += "".join(f"{line}\n" for line in gone if line.endswith("=n"))
     with cache.lock("build-deb"):
-        work = build.prepare("deb", origin, cache, kernel, quell=True)
-        obj = work.src / "check"
-        shutil.rmtree(obj, ignore_errors=True)
-        obj.mkdir()
-        try:
-            path = build.configure(work.src, obj, text, "check", cache, cache.logs / "check-deb.log")
-            whole = path.read_text()
-        finally:
-            shutil.rmtree(obj, ignore_errors=True)
-    (folder / "config").write_text(whole)
+        src = build.prepare("deb", origin, cache, kernel, quell=True).src
+        with tempfile.TemporaryDirectory(dir=src) as obj:
+            path = build.configure(src, Path(obj), text, "check", cache, cache.logs / "check-deb.log")
+            shutil.copy(path, folder / "config")
     return deb.read_config(str(folder / "config"))
 
 
@@ -87,59 +77,21 @@ def look(results: Results, first: deb.Packages, second: deb.Packages, folder: Pa
         return
     root = scratch_root(folder / "root")
     if part(names[0], install(root, first)) and all(same):
-        module = folder / "module"
-        built = part(names[1], build_module(root, first.release, module))
-        part(names[2], boot(root, first.release, module / "outside.ko" if built else None, cache))
+        built = part(names[1], build_module(root, first.release, folder / "module"))
+        part(names[2], boot(root, first.release, folder / "module/outside.ko" if built else None, cache))
         part(names[3], remove(root, first))
 
 
-# --- byte by byte ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Member:
-    kind: bytes
-    mode: int
-    size: int
-    mtime: float
-    link: str
-    owner: tuple[int, int]
-    digest: str
-
-
-def _members(package: Path, option: str, folder: Path) -> dict[str, _Member]:
-    """Members of one of a package's two archives, by name."""
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        proc.run(["sh", "-c", 'exec dpkg-deb "$0" "$1" >"$2"', option, package, file.name])
-        with tarfile.open(file.name) as archive:
-            found = {}
-            for entry in archive:
-                data = archive.extractfile(entry) if entry.isfile() else None
-                digest = hashlib.sha256(data.read()).hexdigest() if data else ""
-                found[entry.name] = _Member(
-                    entry.type, entry.mode, entry.size, entry.mtime, entry.linkname,
-                    (entry.uid, entry.gid), digest,
-                )  # fmt: skip
-    return found
-
-
 def differences(one: Path, other: Path, folder: Path) -> list[str]:
-    """Differences of two packages, member by member; none if their bytes are equal."""
+    """The files in which two packages differ; none if their bytes are equal."""
     if one.name == other.name and one.read_bytes() == other.read_bytes():
         return []
-    wrong = []
-    for option in ("--ctrl-tarfile", "--fsys-tarfile"):
-        left, right = _members(one, option, folder), _members(other, option, folder)
-        for name in sorted({*left, *right}):
-            a, b = left.get(name), right.get(name)
-            if a is None or b is None:
-                wrong.append(f"{one.name}: {name} is only in the {'first' if a else 'second'}")
-            elif a != b:
-                which = [key for key, value in vars(a).items() if value != vars(b)[key]]
-                wrong.append(f"{one.name}: {name} differs in {', '.join(which)}")
-        if not wrong and list(left) != list(right):
-            wrong.append(f"{one.name}: the members come in another order")
-    return wrong or [f"{one.name} and {other.name} differ, but none of their members does"]
+    with tempfile.TemporaryDirectory(dir=folder) as temp:
+        for name, package in (("first", one), ("second", other)):
+            proc.run(["dpkg-deb", "-R", package, Path(temp) / name])
+        said = proc.run(["diff", "-rq", "--no-dereference", "first", "second"], cwd=Path(temp), check=False).stdout
+    lines = said.splitlines() or ["in the order or attributes of their files"]
+    return [f"{one.name} and {other.name} differ", *lines]
 
 
 # --- installing --------------------------------------------------------------
@@ -152,26 +104,19 @@ def scratch_root(root: Path) -> Path:
     """
     for name in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "tmp", "dev", "bin"):
         (root / name).mkdir(parents=True)
-    for name in ("status", "available"):
-        (root / "var/lib/dpkg" / name).touch()
-    (root / "dev/null").touch()
+    for name in ("var/lib/dpkg/status", "var/lib/dpkg/available", "dev/null", "hooks"):
+        (root / name).touch()
     for program in ("sh", "run-parts"):
-        path = Path(prereq.which(program) or f"/bin/{program}")
-        _copy_with_libraries(path, root, root / "bin" / program)
-    for hook in _HOOKS:
+        path = prereq.which(program) or f"/bin/{program}"
+        shutil.copy(path, root / "bin" / program)
+        libraries = re.findall(r"(/\S+) \(0x", proc.run(["ldd", path], check=False).stdout)
+        proc.run(["cp", "-L", "--parents", *libraries, root])
+    for hook in ("preinst", "postinst", "prerm", "postrm"):
         script = root / f"etc/kernel/{hook}.d/zz-check"
         script.parent.mkdir(parents=True)
         script.write_text(f'#!/bin/sh\necho "{hook} $1 $2 INITRD=$INITRD $DEB_MAINT_PARAMS" >>/hooks\n')
         script.chmod(0o755)
     return root
-
-
-def _copy_with_libraries(program: Path, root: Path, target: Path) -> None:
-    shutil.copy(program, target)
-    for name in re.findall(r"(/\S+) \(0x", proc.run(["ldd", program], check=False).stdout):
-        library = root / name.lstrip("/")
-        library.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(name, library)
 
 
 def _dpkg(root: Path, *args: str | Path) -> None:
@@ -183,11 +128,11 @@ def _dpkg(root: Path, *args: str | Path) -> None:
     )
 
 
-def _hooks_called(root: Path, wanted: list[str]) -> list[str]:
-    try:
-        called = (root / "hooks").read_text().splitlines()
-    except FileNotFoundError:
-        called = []
+def _hooks_called(root: Path, made: deb.Packages, **actions: str) -> list[str]:
+    """Errors unless the scripts called each hook for its action."""
+    called = (root / "hooks").read_text().splitlines()
+    image = f"{made.release} /boot/vmlinuz-{made.release} INITRD=Yes"
+    wanted = [f"{hook} {image} {action}" for hook, action in actions.items()]
     return [
         f"the packages' scripts did not call the hooks in /etc/kernel as {want!r}; calls: {called}"
         for want in wanted
@@ -198,15 +143,10 @@ def _hooks_called(root: Path, wanted: list[str]) -> list[str]:
 def install(root: Path, made: deb.Packages) -> list[str]:
     """Install the packages with dpkg; return the errors."""
     _dpkg(root, "-i", *(package.path for package in made.packages))
-    image = f"/boot/vmlinuz-{made.release}"
-    wrong = _hooks_called(
-        root,
-        [f"{hook} {made.release} {image} INITRD=Yes {what}"
-         for hook, what in (("preinst", "install"), ("postinst", "configure"))],
-    )  # fmt: skip
-    expected = [image, f"/boot/config-{made.release}", f"/boot/System.map-{made.release}",
-                f"/lib/modules/{made.release}/modules.dep"]  # fmt: skip
-    wrong += [f"{name} was not installed" for name in expected if not (root / name.lstrip("/")).is_file()]
+    wrong = _hooks_called(root, made, preinst="install", postinst="configure")
+    names = [f"boot/{name}-{made.release}" for name in ("vmlinuz", "config", "System.map")]
+    names.append(f"lib/modules/{made.release}/modules.dep")
+    wrong += [f"/{name} was not installed" for name in names if not (root / name).is_file()]
     if not re.fullmatch(r"\d+\.\d+\.\d+-check-quell", made.release):
         wrong.append(f"the release is {made.release}, not that of Linux with -check-quell")
     return [*wrong, *wrong_versions(made)]
@@ -222,7 +162,7 @@ def wrong_versions(made: deb.Packages) -> list[str]:
 def remove(root: Path, made: deb.Packages) -> list[str]:
     """Remove the packages with dpkg; return the errors."""
     _dpkg(root, "-r", *(package.path.name.split("_")[0] for package in reversed(made.packages)))
-    wrong = _hooks_called(root, [f"postrm {made.release} /boot/vmlinuz-{made.release} INITRD=Yes remove"])
+    wrong = _hooks_called(root, made, postrm="remove")
     left = [path for path in root.rglob(f"*{made.release}*") if path.is_file() and "dpkg" not in path.parts]
     return wrong + [f"{path} was left behind" for path in left]
 
@@ -255,9 +195,7 @@ def build_module(root: Path, release: str, folder: Path) -> list[str]:
     folder.mkdir()
     (folder / "outside.c").write_text(_OUTSIDE)
     (folder / "Makefile").write_text("obj-m := outside.o\n")
-    link = root / f"lib/modules/{release}/build"
-    target = os.readlink(link)
-    headers = root / target.lstrip("/")
+    headers = root / os.readlink(root / f"lib/modules/{release}/build").lstrip("/")
     argv = [*build.clean_env(), "make", "-C", str(headers), f"M={folder}", "modules"]
     made = proc.run(argv, check=False, timeout=600)
     if made.returncode != 0 or not (folder / "outside.ko").exists():
@@ -287,16 +225,13 @@ def guest_script(root: Path, outside: Path | None) -> str:
 def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[str]:
     """Boot the installed kernel; return the errors."""
     guest = machine.run_script(root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache)
-    said = guest.stdout.splitlines()
-    wanted = [f"release {release}", *(f"switch {name}" for name in switches())]
-    wanted += [f"loaded {_MODULE}", "btf", *(["loaded outside"] if outside else [])]
-    missing = [want for want in wanted if want not in said]
-    more = [line for line in said if line.startswith("switch ") and line not in wanted]
-    if more:
-        return [f"the booted package has more than it should: {', '.join(more)}"]
-    if not missing:
+    wanted = {f"release {release}", *(f"switch {name}" for name in switches()), f"loaded {_MODULE}", "btf"}
+    if outside:
+        wanted.add("loaded outside")
+    said = set(guest.stdout.splitlines())
+    missing = sorted(wanted - said)
+    more = sorted(line for line in said - wanted if line.startswith("switch "))
+    if not missing and not more:
         return []
-    return [
-        f"the booted package does not print {', '.join(map(repr, missing))}; it prints:\n"
-        + proc.tail(guest.stdout + guest.stderr + "\n".join(guest.warnings))
-    ]
+    all_said = proc.tail(guest.stdout + guest.stderr + "\n".join(guest.warnings))
+    return [f"the booted package does not print {missing}, and should not print {more}; it prints:\n{all_said}"]

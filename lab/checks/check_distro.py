@@ -11,7 +11,6 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ from checks import check_deb as deb_check, check_own, benches
 from checks.compiled import GUEST
 from checks.benches import Bench
 from checks.cases import Results
-from quell import build, counters, deb, debian, machine, prereq, proc, source, ui, workload
-from quell.errors import QuellError
+from quell import build, counters, deb, debian, machine, prereq, proc, source, workload
 from quell.paths import Cache
 
 _PACKAGE = "linux-config-6.12"
@@ -47,26 +45,18 @@ _SHARE = 0.08
 def debian_config(cache: Cache) -> deb.Config:
     """Debian's configuration for amd64, from its package; UsageError without a network."""
     path = debian.fetch([_PACKAGE], cache, [_PACKAGE]) / _FILE
-    try:
-        text = lzma.decompress(path.read_bytes()).decode()
-    except (OSError, lzma.LZMAError) as error:
-        raise QuellError(f"Debian's package {_PACKAGE} has no {_FILE}: {error}") from error
-    return deb.Config(text, f"Debian's {_PACKAGE}")
+    return deb.Config(lzma.decompress(path.read_bytes()).decode(), f"Debian's {_PACKAGE}")
 
 
-def trim(config: deb.Config) -> tuple[deb.Config, str]:
-    """The configuration without most modules and debugging information; a sentence about the omissions."""
+def trim(config: deb.Config) -> deb.Config:
+    """The configuration without most modules and debugging information."""
     have = build.options(config.text)
     kept = {f"CONFIG_{name}" for name in MODULES}
     modules = {name for name, value in have.items() if value == "m" and name not in kept}
     debug = {name for name in have if name.startswith("CONFIG_DEBUG_INFO")}
     lines = [line for line in config.text.splitlines() if not build.options(line).keys() & (modules | debug)]
     lines += [f"# {name} is not set" for name in sorted(modules)]
-    said = (
-        f"of {config.origin}: {len(modules)} of {list(have.values()).count('m')} options of modules are left out, "
-        "with the built-in options that depend on them, and debugging information with BTF"
-    )
-    return deb.Config("\n".join([*lines, "CONFIG_DEBUG_INFO_NONE=y", ""]), "Debian's trimmed configuration"), said
+    return deb.Config("\n".join([*lines, "CONFIG_DEBUG_INFO_NONE=y", ""]), "Debian's trimmed configuration")
 
 
 # --- the initramfs -----------------------------------------------------------
@@ -108,22 +98,15 @@ cat hist
 exit $code
 """
 _REQUESTS = re.compile(r"\{ reason: +4 \} hitcount: +(\d+)")
-
-
-@dataclass(frozen=True)
-class Distro:
-    """Debian's kernel: packages, and boots with Quell off and on."""
-
-    made: deb.Packages
-    bench: Mapping[str, Bench]
+# Debian's packages, and their kernel with Quell off and on.
+Distro = tuple[deb.Packages, dict[str, Bench]]
 
 
 @pytest.fixture(scope="module")
 def distro(cache: Cache) -> Iterator[Distro]:
     """Build the packages, and an initramfs with their modules."""
     prereq.ensure((*prereq.BUILD, *prereq.VM, *prereq.PACKAGES, *prereq.FILE_SYSTEMS))
-    config, said = trim(debian_config(cache))
-    ui.note(said)
+    config = trim(debian_config(cache))
     with cache.scratch("distro") as folder:
         made = deb.build_packages(source.debian_source(cache), config, folder / "packages", cache=cache)
         proc.run(["dpkg-deb", "-x", made.packages[0].path, folder / "root"], timeout=600)
@@ -131,21 +114,22 @@ def distro(cache: Cache) -> Iterator[Distro]:
         initramfs(folder / f"root/lib/modules/{made.release}", initrd, cache)
         how = {"qemu": ("-initrd", str(initrd)), "boot_timeout": _BOOT_S, "timeout": _TIMEOUT_S}
         image = folder / f"root/boot/vmlinuz-{made.release}"
-        yield Distro(made, {q: Bench(image, cache, (f"quell={q}", _RAM_DISK), how) for q in ("off", "on")})
+        yield made, {state: Bench(image, cache, (f"quell={state}", _RAM_DISK), how) for state in ("off", "on")}
 
 
 def test_version(distro: Distro) -> None:
     """The packages' version is Linux's and Quell's."""
-    assert deb_check.wrong_versions(distro.made) == []
+    assert deb_check.wrong_versions(distro[0]) == []
 
 
 @pytest.mark.parametrize("quell", ["off", "on"])
 def test_boot(quell: str, distro: Distro, results: Results) -> None:
     """It boots with MGLRU on, and loads all modules."""
+    made, bench = distro
     script = "uname -r; cat /sys/kernel/mm/lru_gen/enabled; cat /sys/kernel/mm/quell/luf/enabled"
-    guest = distro.bench[quell].guest(results, script)
+    guest = bench[quell].guest(results, script)
     found = guest.stdout.split()
-    wanted = [distro.made.release, "0x0007", str(int(quell == "on"))]
+    wanted = [made.release, "0x0007", str(int(quell == "on"))]
     results.check(found == wanted, "boots, MGLRU on", f"{found}\n{guest.stderr}")
     said = [line for line in guest.console.splitlines() if "quell-initramfs: " in line]
     results.check(not said, "loads all modules", "\n".join(said))
@@ -173,16 +157,16 @@ def mapped_read(results: Results, benches: Mapping[str, Bench], cache: Cache) ->
 
 def test_mapped_read(distro: Distro, results: Results, cache: Cache) -> None:
     """Quell saves requests on Debian's kernel, too."""
-    mapped_read(results, distro.bench, cache)
+    mapped_read(results, distro[1], cache)
 
 
 def test_here(distro: Distro, results: Results, cache: Cache) -> None:
     """``compare --here`` in a guest."""
-    on = distro.bench["on"]
+    on = distro[1]["on"]
     results.add(*check_own.here(cache, on.image, append=on.append, **on.how))
 
 
 @pytest.mark.parametrize("run", [run for run in benches.runs() if not run.special], ids=lambda run: run.title())
 def test_selftest(run: benches.Run, distro: Distro, results: Results, programs: dict[str, Path], disk: Path) -> None:
     """The selftests; they need the mechanisms."""
-    distro.bench["on"].selftest(results, run, programs[run.program], disk)
+    distro[1]["on"].selftest(results, run, programs[run.program], disk)
