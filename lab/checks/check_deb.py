@@ -46,40 +46,29 @@ def test_deb(linux: str, results: Results, folder: Path, cache: Cache) -> None:
     wanted = config(origin, cache, folder)
     first = deb.build_packages(origin, wanted, folder / "first", cache=cache)
     ui.note("building the packages again, in another folder")
-    second = deb.build_packages(origin, wanted, folder / "second", cache=_elsewhere(cache, folder))
-    shutil.rmtree(folder / "another-cache-in-a-longer-path")
-    look(results, first, second, folder, cache)
-
-
-def _elsewhere(cache: Cache, folder: Path) -> Cache:
-    """Another cache with the same compiler cache."""
     other = Cache(folder / "another-cache-in-a-longer-path")
     other.root.mkdir()
     (other.root / "ccache").symlink_to(cache.ccache)
-    return other
-
-
-def look(results: Results, first: deb.Packages, second: deb.Packages, folder: Path, cache: Cache) -> None:
-    """Run all checks on finished packages."""
+    second = deb.build_packages(origin, wanted, folder / "second", cache=other)
+    shutil.rmtree(other.root)
 
     def part(name: str, wrong: list[str]) -> bool:
         results.check(not wrong, name, "\n".join(wrong))
         return not wrong
 
     same = [
-        part(f"{one.path.name} is the same twice", differences(one.path, other.path, folder))
-        for one, other in zip(first.packages, second.packages, strict=True)
+        part(f"{one.path.name} is the same twice", differences(one.path, two.path, folder))
+        for one, two in zip(first.packages, second.packages, strict=True)
     ]
-    names = ("the packages install", "a module is built", "the kernel boots", "the packages are removed")
     if os.geteuid() != 0:
-        for name in names:
-            results.skip(name, "installing needs root")
+        results.skip("the packages install, boot, build a module and are removed", "installing needs root")
         return
     root = scratch_root(folder / "root")
-    if part(names[0], install(root, first)) and all(same):
-        built = part(names[1], build_module(root, first.release, folder / "module"))
-        part(names[2], boot(root, first.release, folder / "module/outside.ko" if built else None, cache))
-        part(names[3], remove(root, first))
+    if part("the packages install", install(root, first)) and all(same):
+        module = folder / "module/outside.ko"
+        built = part("a module is built", build_module(root, first.release, module.parent))
+        part("the kernel boots", boot(root, first.release, module if built else None, cache))
+        part("the packages are removed", remove(root, first))
 
 
 def differences(one: Path, other: Path, folder: Path) -> list[str]:

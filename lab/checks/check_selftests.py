@@ -21,7 +21,6 @@ import msgspec
 from checks import scenario, steps
 from checks.cases import Case, Results
 from quell import build, disks, machine, prereq, proc, source, toolchain, ui
-from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache
 
@@ -73,22 +72,13 @@ class Selftest(scenario.Row, frozen=True):
         return self.command.split()[0]
 
 
-class _Suite(scenario.Row, frozen=True):
-    name: str
-    tests: tuple[str | Selftest, ...]
-    targets: tuple[str, ...] = ()
-
-
-class _Table(scenario.Row, frozen=True):
-    suite: tuple[_Suite, ...]
-
-
-_TABLE = scenario.table("selftests.toml", _Table)
-_SUITES = {suite.name: suite.targets for suite in _TABLE.suite}
+_SUITES = scenario.table("selftests.toml", dict[str, tuple[str | Selftest, ...]])
 TESTS = tuple(
-    Selftest(suite.name, test) if isinstance(test, str) else msgspec.structs.replace(test, suite=suite.name)
-    for suite in _TABLE.suite for test in suite.tests
+    Selftest(suite, test) if isinstance(test, str) else msgspec.structs.replace(test, suite=suite)
+    for suite, tests in _SUITES.items() for test in tests
 )  # fmt: skip
+# make's targets; the rest of memfd needs FUSE.
+_TARGETS = {"memfd": ("memfd_test",)}
 # Folders beside tools/testing that a suite's Makefile and sources use.
 _BESIDE = ("build", "include", "arch", "lib")
 
@@ -96,7 +86,7 @@ _BESIDE = ("build", "include", "arch", "lib")
 # --- building -----------------------------------------------------------------
 
 
-def _make(folder: Path, output: Path, src: Path, headers: Path, targets: Sequence[str]) -> list[str]:
+def _make(folder: Path, output: Path, src: Path, headers: Path, suite: str) -> list[str]:
     """make's command line for one suite."""
     return [
         *build.clean_env(), "make", "-C", str(folder), f"OUTPUT={output}", f"top_srcdir={src}",
@@ -104,15 +94,15 @@ def _make(folder: Path, output: Path, src: Path, headers: Path, targets: Sequenc
         # The lab's kernels run no 32-bit programs. 6.12's khugepaged.c uses KSFT_SKIP without the
         # header that defines it.
         "CAN_BUILD_I386=0", "EXTRA_CFLAGS=-DKSFT_SKIP=4",
-        *(str(output / target) for target in targets),
+        *(str(output / target) for target in _TARGETS.get(suite, ())),
     ]  # fmt: skip
 
 
 def _build(kernel_source: source.Source, cache: Cache) -> Path:
     """A disk image with all programs, one folder a suite; it is made once and kept."""
     prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.SELFTESTS])
-    recipe = _make(Path(), Path(), Path(), Path(), ())
-    facts = [_FORMAT, kernel_source.key, toolchain.version("gcc"), recipe, _SUITES]
+    recipe = [_make(Path(), Path(), Path(), Path(), suite) for suite in _SUITES]
+    facts = [_FORMAT, kernel_source.key, toolchain.version("gcc"), recipe, list(_SUITES)]
     key = f"selftests-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
     def make(temp: Path) -> None:
@@ -144,11 +134,10 @@ def _compile(kernel_source: source.Source, temp: Path, log: Path) -> None:
 
     make = [*build.clean_env(), "make", "-s", "-C", str(src), f"O={headers}", "ARCH=x86", "headers"]
     run(make, "the kernel's headers")
-    for suite, targets in _SUITES.items():
+    for suite in _SUITES:
         output = temp / "root" / suite
         output.mkdir(parents=True)
-        make = _make(copy / suite, output, src, headers / "usr/include", targets)
-        run(make, f"the kernel's selftests in {suite}")
+        run(_make(copy / suite, output, src, headers / "usr/include", suite), f"the kernel's selftests in {suite}")
         for script in (copy / suite).glob("*.sh"):
             shutil.copy(script, output)
         for left in output.rglob("*.[od]"):
@@ -167,12 +156,11 @@ class Outcome:
 
     ``status`` is pass, skip, fail, timeout, crash (the guest's kernel died), hang (the test could
     not be killed) or signal N. ``results`` are the single results by name: ok, not ok, skip or
-    xfail. ``text`` is the output.
+    xfail.
     """
 
     status: str
     results: Mapping[str, str] = field(default_factory=dict)
-    text: str = ""
 
     def whole(self) -> bool:
         """True if the test finished, so that no result is missing."""
@@ -230,7 +218,7 @@ def read_outcome(said: steps.Said) -> Outcome:
     results = read_results(said.text)
     if steps.complaints(said.log) and said.status != "hang":
         results[_CLEAN] = "not ok"
-    return Outcome(said.status, results, f"{said.text}\n--- kernel log\n{said.log}")
+    return Outcome(said.status, results)
 
 
 # --- comparing ----------------------------------------------------------------
@@ -289,7 +277,7 @@ def as_large(rounds: Sequence[Round], large: Sequence[Outcome]) -> bool:
 
 
 def case(name: str, rounds: Sequence[Round], large: Sequence[Outcome] = ()) -> Case:
-    """The result of a test. It is skipped if ``large``, outcomes on stock with large folios, explain the differences."""
+    """The result of a test; skipped if the outcomes on stock with large folios explain the differences."""
     stock, quell = rounds[0]
     names = {*stock.values(), *quell.values()}
     status, why = "passed", ""
@@ -342,10 +330,10 @@ def run(
     def boot(left: Sequence[Selftest]) -> dict[str, steps.Said]:
         return steps.boot(kernel, image, guest, [step_of(test) for test in left], cache, setup=_SETUP, data=disk)
 
-    outcomes = {name: read_outcome(said) for name, said in steps.run_all(tests, boot).items()}
-    for name, outcome in outcomes.items():
-        steps.keep(logs / kernel, f"{name}.{number}", f"{outcome.status}\n{outcome.text}")
-    return outcomes
+    found = steps.run_all(tests, boot)
+    for name, said in found.items():
+        steps.keep(logs / kernel, f"{name}.{number}", said.whole())
+    return {name: read_outcome(said) for name, said in found.items()}
 
 
 def groups(tests: Sequence[Selftest]) -> list[list[Selftest]]:

@@ -97,7 +97,7 @@ def test_guest_says_how_each_went() -> None:
     found = _read(f"{said}no newline\n@quell end 1 4\n", LOG % 0 + LOG % 1, [A, B, C])
     assert list(found) == ["mm/a", "mm/b"]  # c never began
     assert (found["mm/a"].status, found["mm/a"].results) == ("pass", {"x": "ok"})
-    assert found["mm/b"].status == "skip" and "no newline" in found["mm/b"].text
+    assert found["mm/b"].status == "skip"
     # A test takes the guest with it.
     said += "ok 1 y\n"
     crashed = _read(said, LOG % 0 + LOG % 1 + PANIC, [A, B, C])["mm/b"]
