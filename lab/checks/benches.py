@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernels with Quell in guests, and the runs of Quell's selftests there (``scenarios/vm/runs.toml``)."""
+"""Quell's selftests, and kernels with Quell in guests that run them (``scenarios/vm/runs.toml``)."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from checks import scenario, steps, tap
-from checks.compiled import selftest_names
 from checks.cases import Results
-from quell import disks, machine
+from quell import build, disks, machine, proc, source, tree
 from quell.frames import DATA_DIR
 from quell.paths import Cache
 
+# C programs and scripts that only the checks use.
+GUEST = Path(__file__).parent / "guest"
+SELFTESTS = "files/tools/testing/selftests/quell"
 # The RAM disk that selftests swap to.
 BRD = "brd.rd_size=32768"
 # A guest takes a minute, longer on a busy host.
 _TIMEOUT_S = 900
 # Lines that are kept after a complaint of the kernel.
 _TRACE_LINES = 40
+
+
+def selftest_names() -> list[str]:
+    """The names of all selftests: programs, of one or several files."""
+    files = (tree.kernel_dir() / SELFTESTS).glob("*.c")
+    return sorted(path.stem for path in files if "\nint main(" in path.read_text())
+
+
+def compile_selftests(folder: Path) -> dict[str, Path]:
+    """The selftests by name, compiled into ``folder`` by their Makefile with kselftest.h of Linux's source."""
+    linux = source.debian_source(Cache()).tree / "tools/testing/selftests"
+    # The Makefile includes ../lib.mk: make finds it from any folder of Linux's selftests.
+    make = ["make", "-s", f"--directory={tree.kernel_dir() / SELFTESTS}", f"-I{linux / 'mm'}"]
+    proc.run([*build.clean_env(), *make, f"OUTPUT={folder}", "USERCFLAGS=-Werror"], timeout=600)
+    return {name: folder / name for name in selftest_names()}
 
 
 class Run(scenario.Row, frozen=True):
@@ -46,13 +63,9 @@ class Run(scenario.Row, frozen=True):
         return self.name or self.program
 
 
-class _Runs(scenario.Row, frozen=True):
-    run: tuple[Run, ...]
-
-
 def runs() -> list[Run]:
     """All runs; a selftest that the table lacks runs by itself."""
-    listed = scenario.table("vm/runs.toml", _Runs).run
+    listed = scenario.table("vm/runs.toml", dict[str, tuple[Run, ...]])["run"]
     known = {run.program for run in listed}
     return [*listed, *(Run(name) for name in selftest_names() if name not in known)]
 

@@ -10,14 +10,13 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from checks import check_deb as deb_check, check_own, benches
-from checks.compiled import GUEST
-from checks.benches import Bench
+from checks.benches import GUEST, Bench
 from checks.cases import Results
 from quell import build, counters, deb, debian, machine, prereq, proc, source, workload
 from quell.paths import Cache
@@ -135,12 +134,12 @@ def test_boot(quell: str, distro: Distro, results: Results) -> None:
     results.check(not said, "loads all modules", "\n".join(said))
 
 
-def mapped_read(results: Results, benches: Mapping[str, Bench], cache: Cache) -> None:
+def test_mapped_read(distro: Distro, results: Results, cache: Cache) -> None:
     """Run the workload with Quell off and on: it reads right data, and Quell sends few requests and IPIs."""
     one = workload.select(["mapped-read"])[0]
     ready = workload.prepare(one, machine.parse_memory(_MEMORY), cache, {})
     counts = {}
-    for state, bench in benches.items():
+    for state, bench in distro[1].items():
         guest = bench.guest(
             results, _COUNTED.replace("WORK", shlex.join(ready.argv)), data=ready.data, stage=ready.programs,
             memory=_MEMORY,
@@ -153,11 +152,6 @@ def mapped_read(results: Results, benches: Mapping[str, Bench], cache: Cache) ->
         on = counts["on"][what]
         name = f"mapped-read: {what} {off} with quell=off, {on} with quell=on"
         results.check(0 < off and on <= off * _SHARE, name, f"more than {_SHARE:.0%} are left")
-
-
-def test_mapped_read(distro: Distro, results: Results, cache: Cache) -> None:
-    """Quell saves requests on Debian's kernel, too."""
-    mapped_read(results, distro[1], cache)
 
 
 def test_here(distro: Distro, results: Results, cache: Cache) -> None:

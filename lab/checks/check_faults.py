@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from checks import scenario, steps
-from checks.compiled import GUEST
+from checks.benches import GUEST
 from checks.cases import Case, settle
 from quell import build, disks, machine, proc, procfs, prereq, source, workload
 from quell.frames import DATA_DIR

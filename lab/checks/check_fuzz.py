@@ -19,10 +19,9 @@ from pathlib import Path
 import pytest
 
 from checks import steps
-from checks.benches import BRD, XFS
+from checks.benches import BRD, GUEST, XFS
 from checks.cases import Case, Results
 from checks.check_torture import Bench
-from checks.compiled import GUEST
 from quell import debian, machine, workload
 from quell.errors import QuellError
 from quell.frames import DATA_DIR, STAGE_DIR

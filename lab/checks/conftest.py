@@ -9,7 +9,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from checks import benches, check_torture, ktap
-from checks.compiled import compile_selftests
 from checks.cases import LINUX, Case, Results, text_of
 from quell import build, prereq, source
 from quell.errors import QuellError
@@ -85,7 +84,7 @@ def folder(cache: Cache) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def programs(scratch: Path) -> dict[str, Path]:
     """Quell's selftests by name, compiled."""
-    return compile_selftests(scratch)
+    return benches.compile_selftests(scratch)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from guests import Patch
 from checks import check_distro as distro
 from checks.benches import Bench
 from checks.cases import Results
-from quell import build, counters, debian, machine, workload
+from quell import build, counters, deb, debian, machine, workload
 from quell.paths import Cache
 
 CONFIG = """CONFIG_SMP=y
@@ -67,10 +67,6 @@ def test_initramfs_has_modules_in_order(cache: Cache, tmp_path: Path, monkeypatc
     assert (root / "modules/ext4.ko").read_bytes() == b"ext4.ko.xz"
 
 
-def guest(stdout: str = "", **values: Any) -> machine.GuestResult:
-    return machine.GuestResult(0, stdout, "", "", **values)
-
-
 @pytest.mark.parametrize(("left", "status"), [(80, "passed"), (81, "failed")])
 def test_mapped_read_may_keep_a_twelfth(left: int, status: str, cache: Cache, monkeypatch: Patch) -> None:
     ready = workload.Prepared(workload.select(["mapped-read"])[0], ("reader", "a file"), None)
@@ -81,12 +77,13 @@ def test_mapped_read_may_keep_a_twelfth(left: int, status: str, cache: Cache, mo
     def boot(_image: Path, script: str, *, append: list[str], **_: Any) -> machine.GuestResult:
         scripts.append(script)
         count = 1000 if append == ["quell=off"] else left
-        return guest(f"{{ reason:          3 }} hitcount: 7\n{{ reason:          4 }} hitcount:   {count}\n", frames=count)
+        said = f"{{ reason:          3 }} hitcount: 7\n{{ reason:          4 }} hitcount:   {count}\n"
+        return machine.GuestResult(0, said, "", "", frames=count)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machine, "run_script", boot)
     results = Results()
     benches = {state: Bench(Path("image"), cache, (f"quell={state}",)) for state in ("off", "on")}
-    distro.mapped_read(results, benches, cache)
+    distro.test_mapped_read((deb.Packages("", ()), benches), results, cache)
     cases = results.cases
     assert [one.status for one in cases] == ["passed", "passed", status, status]
     assert cases[2].name == f"mapped-read: flush requests 1000 with quell=off, {left} with quell=on"

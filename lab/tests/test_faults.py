@@ -12,7 +12,7 @@ import pytest
 
 from checks import check_faults as faults, steps
 from checks.check_faults import Fault
-from checks.compiled import GUEST
+from checks.benches import GUEST
 from conftest import until
 from guests import Patch, execute, guest_result
 from quell import machine

@@ -9,8 +9,8 @@ import pytest
 
 from guests import Patch, execute
 from checks import check_fuzz as fuzz, steps
+from checks.benches import GUEST, selftest_names
 from checks.cases import Results
-from checks.compiled import GUEST, selftest_names
 from quell import machine
 from quell.paths import Cache
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import fails
 from guests import Patch, execute
 from checks import benches, check_faults, check_programs, check_sanitizers, check_selftests, scenario, steps
-from checks.compiled import GUEST, selftest_names
+from checks.benches import GUEST, selftest_names
 from quell.errors import QuellError
 
 
@@ -42,7 +42,7 @@ def test_words_are_replaced_as_they_stand(tmp_path: Path, monkeypatch: Patch) ->
     (tmp_path / "a.sh").write_text("# WORK, then\n\t# WORK\nWORK; echo '#' WORK\n")
     assert scenario.shell("a.sh", WORK="a\nb") == "# WORK, then\n\t# WORK\na\nb; echo '#' a\nb\n"
     (tmp_path / "a.toml").write_text('[[run]]\nprogram = "x"\nprogam = "y"\n')
-    fails(QuellError, "a.toml cannot be used: .*progam", scenario.table, "a.toml", benches._Runs)
+    fails(QuellError, "a.toml cannot be used: .*progam", scenario.table, "a.toml", dict[str, tuple[benches.Run, ...]])
 
 
 def test_every_selftest_runs() -> None:
