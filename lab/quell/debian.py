@@ -35,40 +35,34 @@ def fetch(packages: Iterable[str], cache: Cache, lacking: Sequence[str], *, back
     """A folder of the cache with the packages and their dependencies that are not installed here.
 
     apt-get fetches them, without root. With ``backports`` they come from this Debian's backports,
-    whose lists go into the cache: apt's own configuration stays. UsageError when the download
+    whose lists go into the cache: apt's own configuration stays. QuellError when the download
     fails; without apt-get it names the ``lacking`` programs.
     """
     names = sorted(set(packages))
     key = f"packages-{'-'.join(names)}" + ("-backports" if backports else "")
-    failed = f"{', '.join(names)} could not be fetched"
 
     def make(temp: Path) -> None:
         if prereq.apt_get() is None:
             raise UsageError(f"missing here: {', '.join(lacking)}; install them with your system's package tool")
         ui.note(f"fetching Debian packages into the cache: {', '.join(names)}")
         if not backports:
-            prereq.with_fresh_lists(lambda: _unpack(names, temp), failed)
+            prereq.with_fresh_lists(lambda: _unpack(names, temp), f"{', '.join(names)} could not be fetched")
             return
         name = _codename()
         with lists(temp / "apt", [f"{name}-backports", name, f"{name}-updates"]) as options:
-            try:
-                _unpack(names, temp, (*options, "-o", f"APT::Default-Release={name}-backports"))
-            except QuellError as error:
-                raise UsageError(f"{failed}: {prereq.network_hint(error.detail)}", detail=error.detail) from error
+            _unpack(names, temp, (*options, "-o", f"APT::Default-Release={name}-backports"))
 
     return cache.made(cache.data / key, make)
 
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-# Otherwise apt-get update succeeds without any download.
-_STRICT = ("-o", "APT::Update::Error-Mode=any")
 
 
 @contextmanager
 def lists(folder: Path, suites: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """apt-get's options for signed package lists of these ``suites`` of Debian, fetched into ``folder``.
 
-    They come from this system's own mirror; apt's own configuration and lists stay. UsageError
+    They come from this system's own mirror; apt's own configuration and lists stay. QuellError
     without such a mirror, or when it cannot be reached.
     """
     codename = _codename()
@@ -89,12 +83,9 @@ def lists(folder: Path, suites: Sequence[str]) -> Iterator[tuple[str, ...]]:
         "-o", "Dir::Etc::sourceparts=-", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
         "-o", "Debug::NoLocking=1",
     )  # fmt: skip
-    try:
-        proc.run(["apt-get", *options, *_STRICT, "update", "-qq"], env=prereq.APT_ENV, timeout=300)
-    except QuellError as error:
-        raise UsageError(
-            f"Debian's {' and '.join(suites)} cannot be read: {prereq.network_hint(error.detail)}", detail=error.detail
-        ) from error
+    # Without the error mode it succeeds without any download.
+    update = ["apt-get", *options, "-o", "APT::Update::Error-Mode=any", "update", "-qq"]
+    proc.run(update, env=prereq.APT_ENV, timeout=300)
     yield options
     shutil.rmtree(folder)
 

@@ -56,7 +56,7 @@ class Cache:
             ) from error
         return path
 
-    downloads = _Folder()  # Debian packages as fetched
+    downloads = _Folder()  # source packages as fetched
     source = _Folder()  # pristine kernel sources, one folder per key
     work = _Folder()  # source trees and objects of the kernels being built, one folder per kernel
     kernels = _Folder()  # finished kernels, one folder per key

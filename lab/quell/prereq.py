@@ -135,106 +135,49 @@ def install_command(items: Iterable[Prerequisite]) -> str:
 
 
 def ensure(wanted: Sequence[Prerequisite] = ALL) -> None:
-    """Install the missing ones of ``wanted``."""
-    install(missing(wanted))
-
-
-def install(items: Sequence[Prerequisite]) -> None:
-    """Install the Debian packages of ``items``.
+    """Install the Debian packages of those of ``wanted`` that are missing.
 
     On a terminal the user is asked first; else a note is printed. UsageError with
     the command to type without root or after a refusal.
     """
+    items = missing(wanted)
     if not items:
         return
     needs = ", ".join(dict.fromkeys(item.package for item in items))
     command = install_command(items)
-    if os.geteuid() != 0:
-        raise UsageError(f"Debian packages are missing: {needs}; run: sudo {command}")
     if apt_get() is None:
         raise UsageError(f"missing here: {needs}; install them with your system's package tool")
-    if ui.can_ask():
-        if not ui.ask(f"Debian packages are missing: {needs}. Install them now?"):
-            raise UsageError(f"Debian packages are missing: {needs}; run: {command}")
-    else:
+    if os.geteuid() != 0:
+        raise UsageError(f"Debian packages are missing: {needs}; run: sudo {command}")
+    if not ui.can_ask():
         ui.note(f"installing Debian packages: {needs}")
-    packages = tuple(dict.fromkeys(item.package for item in items))
-    with_fresh_lists(lambda: _apt_install(packages), f"the Debian packages {needs} could not be installed")
-    still = missing(items)
-    if still:
-        raise UsageError(f"still missing after installing: {', '.join(i.need for i in still)}")
+    elif not ui.ask(f"Debian packages are missing: {needs}. Install them now?"):
+        raise UsageError(f"Debian packages are missing: {needs}; run: {command}")
+    argv = [*command.split(), "-y", "-qq", *APT_OPTIONS]
+    with_fresh_lists(
+        lambda: proc.run(argv, env=APT_ENV, timeout=1800), f"the Debian packages {needs} could not be installed"
+    )
+    if still := missing(items):
+        raise UsageError(f"still missing after installing: {', '.join(item.need for item in still)}")
 
 
-def with_fresh_lists(action: Callable[[], None], failed: str) -> None:
+def with_fresh_lists(action: Callable[[], object], failed: str) -> None:
     """Do ``action``, which runs apt-get; after a failure, refresh the package lists and retry.
 
-    UsageError with ``failed``, and the cause as far as apt-get reports it.
+    UsageError with ``failed``, and apt-get's words as its detail.
     """
     try:
         action()
     except QuellError:
-        update_error = apt_update()
+        ui.note("refreshing the package lists (apt-get update)")
         try:
+            # A broken list may be irrelevant.
+            proc.run(["apt-get", *APT_OPTIONS, "update", "-qq"], env=APT_ENV, timeout=300, check=False)
             action()
         except QuellError as error:
-            if update_error is not None:
-                raise update_error from error
-            raise UsageError(f"{failed}: {network_hint(error.detail)}", detail=error.detail) from error
+            raise UsageError(f"{failed} (is there a network?)", detail=error.detail or error.message) from error
 
 
 def apt_get() -> str | None:
     """The path of apt-get; None on other systems."""
     return which("apt-get")
-
-
-def _apt_install(packages: Sequence[str]) -> None:
-    proc.run(
-        ["apt-get", *APT_OPTIONS, "install", "-y", "-qq", "--no-install-recommends", *packages],
-        env=APT_ENV,
-        timeout=1800,
-    )
-
-
-def apt_update() -> UsageError | None:
-    """Refresh apt's package lists; return the error, if any.
-
-    The caller decides about it: a broken list may be irrelevant.
-    """
-    ui.note("refreshing the package lists (apt-get update)")
-    try:
-        # Without Error-Mode=any apt-get update succeeds when nothing could be fetched.
-        proc.run(
-            ["apt-get", *APT_OPTIONS, "-o", "APT::Update::Error-Mode=any", "update", "-qq"],
-            env=APT_ENV,
-            timeout=300,
-        )
-    except proc.Timeout:
-        return UsageError("no network: apt-get update did not end in 5 minutes")
-    except QuellError as error:
-        return UsageError(f"apt-get update failed: {network_hint(error.detail)}", detail=error.detail)
-    return None
-
-
-_NETWORK_SIGNS = (
-    "could not resolve",
-    "temporary failure",
-    "could not connect",
-    "unable to connect",
-    "cannot initiate the connection",
-    "connection timed out",
-    "connection refused",
-    "network is unreachable",
-    "failed to fetch",
-)
-
-
-def network_hint(output: str) -> str:
-    """The cause in apt-get's output, in a few words."""
-    text = output.lower()
-    if any(sign in text for sign in _NETWORK_SIGNS):
-        return "there is no network, or the package server does not answer"
-    if "permission denied" in text or "are you root" in text:
-        return "it needs root"
-    if "no space left" in text or "enough free space" in text:
-        return "there is no disk space left"
-    return "see apt-get's messages"

@@ -9,6 +9,7 @@ left out.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from quell import export, prereq, series, sides, source, tree, ui
@@ -45,15 +46,14 @@ def main(args: argparse.Namespace) -> int:
     only = sides.names([args.only or ""])
     if args.only is not None and not only:
         raise UsageError(f"--only: '{args.only}' is not a list of names")
-    own = None if args.kernel in source.VERSIONS else source.plain_tree(Path(args.kernel))
-    series.select(series.read(tree.kernel_dir(), source.linux_of(own[1] if own else args.kernel)), only)
+    origin = None if args.kernel in source.VERSIONS else source.plain_tree(Path(args.kernel))
+    # Before any download: the names of --only.
+    series.select(series.read(tree.kernel_dir(), origin.linux if origin else args.kernel), only)
     export.make_target(args.dir)
     prereq.ensure([item for item in prereq.BUILD if item.need == "git"])
-    if own is None:
-        origin = source.debian_source(Cache(), args.kernel)
-    root, version = own or (origin.tree, origin.version)
+    linux = origin or source.debian_source(Cache(), args.kernel)
     files = export.patches(
-        tree.kernel_dir(), lambda path: tree.read_file(root, path), version, export.date(),
+        tree.kernel_dir(), partial(tree.read_file, linux.tree), linux.version, export.date(),
         signer=signer, only=only, lab=args.all,
     )  # fmt: skip
     export.write(args.dir, files)
