@@ -10,14 +10,13 @@ import hashlib
 import os
 import re
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from quell import packages, prereq, proc, toolchain, ui
 from quell.build import build_error
-from quell.errors import QuellError, UsageError
-from quell.paths import Cache, atomic_dir, require_space
+from quell.errors import UsageError
+from quell.paths import Cache, require_space
 
 # Bytes: package and source 0.3, objects 0.2, and the same in the compiler cache.
 _SPACE = 1_000_000_000
@@ -47,8 +46,6 @@ class Tool:
         if not named:
             return None
         path = Path(named)
-        if not path.exists():
-            raise UsageError(f"{self.own} names {named}, which does not exist")
         if not path.is_file() or not os.access(path, os.X_OK):
             raise UsageError(f"{self.own} names {named}, which is no program that can be run")
         return path.absolute()
@@ -70,14 +67,9 @@ def build(tool: Tool, cache: Cache) -> Path:
 
 
 def _key(tool: Tool) -> str:
-    digest = hashlib.sha256(tool.sha256.encode())
-    compiler = toolchain.version("g++")
-    digest.update(compiler.encode())
+    digest = hashlib.sha256(f"{tool.sha256}{toolchain.version('g++')}".encode())
     for path in sorted([tool.folder / "CMakeLists.txt", *tool.folder.glob("*.cpp")]):
-        try:
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-        except OSError as error:
-            raise QuellError(f"{path} cannot be read: {error.strerror}") from error
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{tool.name}-{tool.version}-{digest.hexdigest()[:16]}"
 
 
@@ -89,8 +81,7 @@ def fetch(tool: Tool, cache: Cache) -> Path:
     name = f"{tool.package.replace('-', '_')}-{tool.version}.tar.gz"
     archive = cache.downloads / name
     if not archive.exists():
-        with cache.lock("fetch-pypi"), atomic_dir(cache.downloads / "fetch-pypi") as temp:
-            ui.note(f"fetching {tool.package} {tool.version} ...")
+        with cache.scratch("pypi") as temp, ui.progress(f"fetching {tool.package} {tool.version}"):
             pinned = temp / "requirements.txt"
             pinned.write_text(f"{tool.package}=={tool.version} --hash=sha256:{tool.sha256}\n")
             packages.pip(
@@ -98,10 +89,7 @@ def fetch(tool: Tool, cache: Cache) -> Path:
                  "-r", pinned, "-d", temp],
                 f"{tool.package} {tool.version} could not be fetched from PyPI",
             )  # fmt: skip
-            if not (temp / name).exists():
-                raise QuellError(f"pip fetched no {name}")
             (temp / name).rename(archive)
-        shutil.rmtree(cache.downloads / "fetch-pypi", ignore_errors=True)
     return archive
 
 
@@ -125,7 +113,6 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
          f"-DSOURCE={source}", "-DCMAKE_BUILD_TYPE=Release"],
         ["make", "-C", objects, f"-j{os.cpu_count() or 1}", tool.name],
     ]  # fmt: skip
-    started = time.monotonic()
     with ui.progress(f"building {tool.package} {tool.version}", 100) as bar:
 
         def on_line(line: str) -> None:
@@ -137,7 +124,6 @@ def _build(tool: Tool, archive: Path, temp: Path, cache: Cache) -> None:
             if result.returncode != 0:
                 raise build_error(f"{tool.package} {tool.version} does not build", result.stdout, log)
         bar.update(completed=100)
-    ui.note(f"built {tool.package} in {ui.duration(time.monotonic() - started)}")
     (objects / tool.name).rename(temp / tool.name)
     proc.run(["strip", temp / tool.name], check=False)
     shutil.rmtree(source)

@@ -98,7 +98,7 @@ def test_own_program(wanted: tool.Tool, tmp_path: Path, monkeypatch: Patch) -> N
     own, text = tmp_path / "llama-completion", tmp_path / "text"
     text.touch(0o644)
     for path, says in (
-        (own, "SOME_THING names .*llama-completion, which does not ex"),
+        (own, "SOME_THING names .*llama-completion, which is no program that can be run"),
         (text, "which is no program that can be run"),
         (tmp_path, "which is no program"),
     ):
