@@ -30,7 +30,7 @@ class Work:
     series: series.Series
     whole: str
 
-    def read(self, path: str) -> tree.FileData | None:
+    def read(self, path: str) -> bytes | None:
         """A file of Linux."""
         return tree.read_file(self.origin.tree, path)
 
@@ -60,7 +60,7 @@ def test_independent(results: Results, work: Work) -> None:
 def _all_series() -> list[Any]:
     """The series to apply, by the words of ./quell export."""
     parts = [tree.read_kernel_part(tree.kernel_dir(), linux) for linux in source.VERSIONS]
-    names = dict.fromkeys(name.removesuffix(".patch") for part in parts for name in own_code.mechanism_patches(part))
+    names = dict.fromkeys(name for part in parts for name in own_code.mechanism_patches(part))
     only = [pytest.param(f"--only {name}", marks=() if name == "luf" else pytest.mark.full) for name in names]
     return ["--all", "default", *only]
 
@@ -70,7 +70,7 @@ def test_series(words: str, results: Results, work: Work, cache: Cache, full: bo
     """A series and its roll-up; in the long form, the tree is compiled after each commit (of --only the last)."""
     prereq.ensure(prereq.BUILD if full else [item for item in prereq.BUILD if item.need == "git"])
     only = words.partition("--only ")[2]
-    if only and f"{only}.patch" not in own_code.mechanism_patches(work.series.part):
+    if only and only not in own_code.mechanism_patches(work.series.part):
         pytest.skip(f"Quell does not have it for Linux {work.origin.linux}")
     how: dict[str, Any] = {"only": [only]} if only else {"lab": words == "--all"}
     files = export.patches(tree.kernel_dir(), work.read, work.origin.version, export.date(), **how)
@@ -107,9 +107,9 @@ def independent(part: tree.KernelPart, pristine: tree.Reader) -> list[Case]:
         for what in ("alone", "without it"):
             wrong = ""
             try:
-                tree.states(own_code.subset(part, name, alone=what == "alone"), pristine)
+                tree.apply(own_code.subset(part, name, alone=what == "alone"), pristine)
             except QuellError as error:
-                wrong = error.message
+                wrong = text_of(error)
             cases.append(_case(f"{name}, {what}", wrong))
     return cases
 
@@ -165,8 +165,8 @@ def applied(linux: Path, folder: Path, files: dict[str, str], wanted: str = "") 
     git("reset", "-q", "--hard", start, cwd=linux)
     try:
         # The cover letter is empty.
-        how = (*export.GIT_OPTIONS, "am", "-q", "--whitespace=nowarn", "--empty=drop")
-        git(*how, *mails, cwd=linux, env=export.NOBODY.env("COMMITTER"))
+        how = (*tree.GIT_OPTIONS, "am", "-q", "--whitespace=nowarn", "--empty=drop")
+        git(*how, *mails, cwd=linux, env=tree.NOBODY.env("COMMITTER"))
         if git("rev-parse", "HEAD^{tree}", cwd=linux).strip() != wanted:
             made = f"the series does not make {what}"
         if git("rev-list", "--count", f"{start}..HEAD", cwd=linux).strip() != str(len(export.numbered(files))):
@@ -200,4 +200,4 @@ def _compile(results: Results, linux: Path, one: series.Series, cache: Cache, *,
                 raise build.build_error("export does not compile", made.stdout, log)
         except QuellError as error:
             wrong = text_of(error)
-        results.add(_case(f"compiled after {commit.name}", wrong))
+        results.add(_case(f"compiled after {commit.hook.name}", wrong))

@@ -143,7 +143,7 @@ _COMMITS = 3
 def _prepare_git(folder: Path, cache: Cache) -> dict[str, str]:
     repo = folder / "repo"
     repo.mkdir()
-    git = partial(source.git, cwd=repo, env={**export.NOBODY.env("AUTHOR"), **export.NOBODY.env("COMMITTER")})
+    git = partial(source.git, cwd=repo, env={**tree.NOBODY.env("AUTHOR"), **tree.NOBODY.env("COMMITTER")})
     git("init", "-q")
     for name in ("mm", "lib", "kernel"):
         shutil.copytree(source.debian_source(cache).tree / name, repo / name, symlinks=True)

@@ -22,7 +22,7 @@ import pytest
 from checks import check_kunit as kunit, scenario, steps, tap
 from checks.benches import BRD, XFS
 from checks.cases import Results
-from quell import build, machine, placement, prereq, source, tree, ui, workload
+from quell import build, machine, prereq, source, tree, ui, workload
 from quell.errors import QuellError
 from quell.frames import DATA_DIR
 from quell.paths import Cache
@@ -89,18 +89,18 @@ def own_functions(part: tree.KernelPart) -> set[str]:
     names: set[str] = set()
     for path, data in part.files.items():
         if path.endswith((".c", ".h")) and not path.startswith("tools/"):
-            names.update(_DEFINED.findall(data.content.decode()))
+            names.update(_DEFINED.findall(data.decode()))
     return names
 
 
 def hooked_functions(part: tree.KernelPart) -> set[str]:
     """The hooked functions of Linux, as Quell's patches name them."""
     return {
-        hunk.function
+        name
         for hook in part.hooks
         for path, section in hook.sections.items()
         if path.endswith((".c", ".h"))
-        for hunk in placement.hunks(section)
+        for name in re.findall(r"^@@ .* @@ .*?(\w+)\s*\(", section, re.M)
     }
 
 

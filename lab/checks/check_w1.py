@@ -23,7 +23,7 @@ def warnings(origin: source.Source, cache: Cache, kernel_part: Path) -> dict[str
         log = cache.logs / "w1.log"
         log.unlink(missing_ok=True)
         build.configure(work.src, work.obj, build.fragments("debug", kernel_part, origin.linux), "debug", cache, log)
-        files = build.quell_part(kernel_part, origin.linux).files
+        files = tree.read_kernel_part(kernel_part, origin.linux).files
         objects = own_code.own_objects(files)
 
         def remove() -> None:

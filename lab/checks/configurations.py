@@ -64,7 +64,7 @@ class Configuration(scenario.Row, frozen=True):
     def part(self, whole: tree.KernelPart) -> tree.KernelPart:
         """The patches of ``whole`` that are applied."""
         name = self.alone or self.without
-        return own_code.subset(whole, f"{name}.patch", alone=bool(self.alone)) if name else whole
+        return own_code.subset(whole, name, alone=bool(self.alone)) if name else whole
 
     def fragment(self, linux: str, *, quell: bool = True) -> str:
         """The lines of the fragment; for the stock source without Quell's."""

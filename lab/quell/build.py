@@ -7,17 +7,18 @@ kept between builds. With the objects inside the source all paths of the compile
 relative. So both kernels share the compiler cache, and images are reproducible.
 """
 
+import functools
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from quell import prereq, proc, toolchain, ui
 from quell import tree as quell_tree
@@ -29,7 +30,7 @@ from quell.source import DEFAULT, Source, get_source, linux_of, user_tree
 # Raised when finished kernels of an older lab become unusable.
 _FORMAT = 1
 _BUILD_SPACE = 2_500_000_000
-# Compiler and linker steps of the lab's configuration, until a build has counted them.
+# Compiler and linker steps of the lab's configuration.
 _STEPS = 1860
 # A fixed time: images are reproducible, and the compiler cache is independent of the clock.
 BUILT_AT = datetime(2024, 11, 17, 22, 15, tzinfo=UTC)
@@ -95,9 +96,8 @@ def _spec(name: str) -> Spec:
 class Kernel:
     """A finished kernel in the cache.
 
-    ``release`` is its ``uname -r``, ``config_hash`` the SHA-256 of its ``.config``,
-    ``key`` a hash of all its inputs, ``build_dir`` its O= directory (which later
-    builds may have changed).
+    ``release`` is its ``uname -r``, ``config_hash`` the SHA-256 of its ``.config``, ``key`` a hash of
+    all its inputs, ``build_dir`` its O= directory (which later builds may have changed).
     """
 
     name: str
@@ -137,9 +137,9 @@ class Work:
     def state(self) -> Path:
         return self.root / "state.json"
 
-    def read_state(self) -> dict[str, object]:
+    def read_state(self) -> dict[str, Any]:
         try:
-            state: dict[str, object] = json.loads(self.state.read_text())
+            state: dict[str, Any] = json.loads(self.state.read_text())
         except (FileNotFoundError, ValueError):
             return {}
         return state
@@ -197,11 +197,9 @@ def finished_kernel(
     name: str, source: Source, cache: Cache | None = None, kernel_part: Path | None = None
 ) -> Kernel | None:
     """The kernel ``name`` if the cache has it, built from the present inputs; builds nothing."""
-    cache = cache or Cache()
-    kernel_part = kernel_part or quell_tree.kernel_dir()
     if prereq.which("gcc") is None:
         return None
-    return _load(cache, name, _key(name, source, kernel_part))
+    return _load(cache or Cache(), name, _key(name, source, kernel_part or quell_tree.kernel_dir()))
 
 
 def _load(cache: Cache, name: str, key: str) -> Kernel | None:
@@ -222,12 +220,8 @@ def fragments(name: str, kernel_part: Path, linux: str = DEFAULT) -> str:
 
 
 def fragment(file: str, kernel_part: Path) -> str:
-    """The text of a configuration fragment of Quell's; QuellError when it is missing."""
-    path = kernel_part / "configs" / file
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        raise QuellError(f"the configuration {path} is missing") from None
+    """The text of a configuration fragment of Quell's."""
+    return (kernel_part / "configs" / file).read_text()
 
 
 def compiler_version() -> str:
@@ -238,19 +232,8 @@ def compiler_version() -> str:
 def _key(name: str, source: Source, kernel_part: Path) -> str:
     parts = [str(_FORMAT), name, source.key, fragments(name, kernel_part, source.linux), compiler_version()]
     if _spec(name).quell:
-        parts.append(quell_part(kernel_part, source.linux).digest())
+        parts.append(quell_tree.read_kernel_part(kernel_part, source.linux).digest())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def quell_part(kernel_part: Path, linux: str) -> quell_tree.KernelPart:
-    """``kernel/`` for a version of Linux; QuellError without hooks for it."""
-    part = quell_tree.read_kernel_part(kernel_part, linux)
-    if not part.hooks:
-        raise QuellError(
-            f"no hooks found: {quell_tree.hooks_dir(kernel_part, linux) / 'series'} is missing or empty, "
-            "there is no Quell kernel to build"
-        )
-    return part
 
 
 def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel:
@@ -259,19 +242,17 @@ def _build(name: str, source: Source, cache: Cache, kernel_part: Path) -> Kernel
     check_host(cache)
     prereq.ensure(prereq.BUILD)
     key = _key(name, source, kernel_part)
-    kernel = _load(cache, name, key)
-    if kernel is not None:
+    if kernel := _load(cache, name, key):
         return kernel
     with cache.lock(f"build-{folder}"):
-        kernel = _load(cache, name, key)  # another quell may have built it meanwhile
-        if kernel is not None:
+        if kernel := _load(cache, name, key):  # another quell may have built it meanwhile
             return kernel
         work = prepare(base, source, cache, kernel_part, quell=spec.quell)
         log = cache.logs / f"build-{folder}.log"
         log.unlink(missing_ok=True)
         config = configure(work.src, work.obj, fragments(name, kernel_part, source.linux), base, cache, log)
-        steps = _make_image(base, source, work, cache, log)
-        work.write_state(steps=steps)
+        make = make_argv(work.src, work.obj, base, cache, "bzImage")
+        make_with_progress(f"building the {base} kernel", source, make, work, _STEPS, log)
         _keep(name, key, source, work, cache, config)
     kernel = _load(cache, name, key)
     assert kernel is not None
@@ -294,7 +275,8 @@ def prepare(name: str, source: Source, cache: Cache, kernel_part: Path, *, quell
 
     ``quell``: whether Quell is applied.
     """
-    work = work_folder(name, source, cache, quell_part(kernel_part, source.linux) if quell else None)
+    part = quell_tree.read_kernel_part(kernel_part, source.linux) if quell else None
+    work = work_folder(name, source, cache, part)
     if work.marker.exists():
         ui.note(f"the last build of the {name} kernel was interrupted: building from scratch")
         shutil.rmtree(work.obj)
@@ -333,20 +315,12 @@ def _link_tree(tree: Path, target: Path) -> None:
 
 def _sync(work: Work, source: Source, part: quell_tree.KernelPart) -> None:
     """Write the changed files of Quell, and no others: make compares their times."""
-    wanted = quell_tree.overlay(part, lambda path: quell_tree.read_file(source.tree, path))
-    listed = work.read_state().get("overlay", [])
-    old = [str(path) for path in listed] if isinstance(listed, list) else []
+    pristine = functools.partial(quell_tree.read_file, source.tree)
+    wanted = quell_tree.overlay(part, pristine)
+    old = work.read_state().get("overlay", [])
     # The record comes first: it has to list every file that is written before a kill.
     work.write_state(overlay=sorted({*old, *wanted}))
-    for path in old:
-        if path not in wanted:
-            wanted[path] = quell_tree.read_file(source.tree, path)
-    for path, data in wanted.items():
-        if quell_tree.read_file(work.src, path) != data:
-            if data is None:
-                (work.src / path).unlink(missing_ok=True)
-            else:
-                write_atomic(work.src / path, data.content, mode=data.mode)
+    quell_tree.write_files(work.src, {**{path: pristine(path) for path in old}, **wanted})
 
 
 def clean_env() -> list[str]:
@@ -417,60 +391,28 @@ def refused_options(fragment: str, config: str) -> list[str]:
     ]
 
 
-def _make_image(name: str, source: Source, work: Work, cache: Cache, log: Path) -> int:
-    """Run make; its number of steps after a whole build, else the number known before."""
-    known = work.read_state().get("steps")
-    total = known if isinstance(known, int) else _STEPS
-    fresh = not (work.obj / "vmlinux.o").exists()
-    started = time.monotonic()
-    count = make_with_progress(
-        f"building the {name} kernel",
-        f", Linux {source.version}",
-        make_argv(work.src, work.obj, name, cache, "bzImage"),
-        work,
-        total,
-        log,
-    )
-    ui.note(f"built the {name} kernel in {ui.duration(time.monotonic() - started)}")
-    # An interrupted build may have done some of the steps.
-    return count if fresh and count > total // 2 else total
+def make_with_progress(what: str, source: Source, argv: Sequence[str], work: Work, total: int, log: Path) -> None:
+    """Run make in a work folder, with a bar that is full at ``total`` compiler and linker steps.
 
-
-def make_with_progress(
-    what: str,
-    of: str,
-    argv: Sequence[str],
-    work: Work,
-    total: int,
-    log: Path,
-    on_line: Callable[[ui.Progress, str], None] | None = None,
-) -> int:
-    """Run make in a work folder; its number of compiler and linker steps.
-
-    The bar is named ``what`` and ``of``, and is full at ``total`` steps. ``on_line`` gets the bar
-    and each line. QuellError with ``what`` and the compiler's lines. After a kill of make the
-    marker stays.
+    QuellError with ``what`` and the compiler's lines. After a kill of make the marker stays.
     """
     count = 0
     work.marker.touch()
-    with ui.progress(f"{what}{of}", total) as bar:
+    with ui.progress(f"{what}, Linux {source.version}", total) as bar:
 
-        def line_seen(line: str) -> None:
+        def on_line(line: str) -> None:
             nonlocal count
             if _STEP.match(line):
                 count += 1
                 bar.update(completed=min(count, total))
-            if on_line is not None:
-                on_line(bar, line)
 
-        result = proc.run(argv, log=log, check=False, on_line=line_seen)
+        result = proc.run(argv, log=log, check=False, on_line=on_line)
         if result.returncode >= 0:
             # make was not killed: there is no half-written object.
             work.marker.unlink()
         if result.returncode != 0:
             raise build_error(f"{what} failed", result.stdout, log)
         bar.update(completed=total)
-    return count
 
 
 def _keep(name: str, key: str, source: Source, work: Work, cache: Cache, config: Path) -> None:
@@ -488,32 +430,20 @@ def _keep(name: str, key: str, source: Source, work: Work, cache: Cache, config:
         (temp / "build.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
+# With gcc's source lines.
 _ERROR = re.compile(
-    r"(: (fatal )?error: |: undefined reference to |^ld: .*error|\*\*\* [^\[]|: multiple definition of"
-    r"|^ERROR: |: No such file or directory$|No rule to make target)"
+    r"^.*(: (fatal )?error: |: undefined reference to |^ld: .*error|\*\*\* [^\[]|: multiple definition of"
+    r"|^ERROR: |: No such file or directory$|No rule to make target).*(\n\s+\d* \|.*){0,2}",
+    re.M,
 )
 _SHOWN_ERRORS = 12
 
 
 def error_lines(output: str) -> list[str]:
     """The error lines of make's output, with gcc's source lines."""
-    lines = output.splitlines()
-    shown: list[str] = []
-    errors = 0
-    for number, line in enumerate(lines):
-        if not _ERROR.search(line):
-            continue
-        errors += 1
-        if errors > _SHOWN_ERRORS:
-            shown.append("...")
-            break
-        # Paths relative to the source tree, not to the objects.
-        shown.append(re.sub(r"^(\.\./)+", "", line))
-        for follow in lines[number + 1 : number + 3]:
-            if not re.match(r"^\s+\d* \|", follow):
-                break
-            shown.append(follow)
-    return shown
+    # Paths relative to the source tree, not to the objects.
+    found = [re.sub(r"^(\.\./)+", "", match[0]) for match in _ERROR.finditer(output)]
+    return "\n".join([*found[:_SHOWN_ERRORS], *(["..."] if len(found) > _SHOWN_ERRORS else [])]).splitlines()
 
 
 def build_error(message: str, output: str, log: Path) -> QuellError:

@@ -12,7 +12,6 @@ import platform
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,11 +50,9 @@ _FOUND_OUT = re.compile(
     r"CONFIG_(CC|GCC|CLANG|AS|LD|LLD|RUSTC|BINDGEN|PAHOLE|TOOLS|HAVE|ARCH|GENERIC|USE)_|\w+_VERSION(_TEXT)?$"
 )
 # Per option that is y or m: compiler and linker steps, from the lab's kernel (2093 for 703);
-# bytes on disk without debugging information and with it, a safe guess (the lab's kernel:
-# 0.5 MB without, and no modules, which take space twice).
+# bytes on disk, a safe guess with debugging information (the lab's kernel: 0.5 MB without).
 _STEPS_PER_OPTION = 3
-_BYTES_PER_OPTION = (1_000_000, 3_000_000)
-_BASE_BYTES = 2_500_000_000
+_BYTES_PER_OPTION = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,8 @@ class Config:
 class Adapted:
     """A configuration with Quell's options, before Kconfig completes it.
 
-    ``asked``: the options that Kconfig has to keep, as a fragment. ``changed``: all
-    options that were set. ``notes`` and ``warnings``: sentences for the user.
+    ``asked``: the options that Kconfig has to keep, as a fragment. ``changed``: all options that were set.
+    ``notes`` and ``warnings``: sentences for the user.
     """
 
     text: str
@@ -120,10 +117,8 @@ def read_config(what: str, boot: Path = Path("/boot"), proc_config: Path = Path(
         data = path.read_bytes()
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except EOFError as error:
-        raise UsageError(f"{path} cannot be read: it is cut short") from error
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     text = data.decode(errors="replace")
     have = build.options(text)
     if not have:
@@ -218,14 +213,11 @@ def otherwise(config: Config, adapted: Adapted, result: str) -> list[str]:
 
 
 def _depends(kernel_part: Path, name: str) -> str:
-    """The dependencies of a Quell option according to Kconfig; empty if unknown."""
-    try:
-        text = (kernel_part / "files/mm/Kconfig.quell").read_text()
-    except FileNotFoundError:
-        return ""
+    """A line with the dependencies of a Quell option according to Kconfig; empty without any."""
+    text = (kernel_part / "files/mm/Kconfig.quell").read_text()
     block = re.search(rf"^(?:menu)?config {name.removeprefix('CONFIG_')}\n(.*?)(?=^\S)", text, re.M | re.S)
     found = re.findall(r"^\tdepends on (.*)$", block[1], re.M) if block else []
-    return " && ".join(found)
+    return f"  {name} depends on {' && '.join(found)}\n" if found else ""
 
 
 def _configure(
@@ -239,10 +231,9 @@ def _configure(
     result = (work.obj / ".config").read_text()
     refused = build.refused_options(adapted.asked, result)
     if refused:
-        needs = [(name, _depends(kernel_part, name)) for name in refused]
         raise QuellError(
             f"with {config.origin} the kernel does not get {', '.join(refused)}",
-            detail="\n".join(f"  {name} depends on {what}" for name, what in needs if what),
+            detail="".join(_depends(kernel_part, name) for name in refused),
         )
     other = otherwise(config, adapted, result)
     if other:
@@ -254,14 +245,6 @@ def _configure(
 
 def _chosen(config: str) -> int:
     return sum(value in ("y", "m") for value in build.options(config).values())
-
-
-def _space(config: str) -> int:
-    debug = any(
-        value == "y" and name.startswith("CONFIG_DEBUG_INFO_DWARF")
-        for name, value in build.options(config).items()
-    )
-    return _BASE_BYTES + _chosen(config) * _BYTES_PER_OPTION[debug]
 
 
 # --- the build ---------------------------------------------------------------
@@ -358,9 +341,9 @@ def _start_clean(work: Work, adapted: Adapted) -> None:
     key = hashlib.sha256(f"{adapted.text}\0{build.compiler_version()}".encode()).hexdigest()
     if work.read_state().get("config") != key:
         shutil.rmtree(work.obj)
-        require_space(work.root, _space(adapted.text), "building the packages")
+        require_space(work.root, _chosen(adapted.text) * _BYTES_PER_OPTION, "building the packages")
         work.obj.mkdir()
-        work.write_state(config=key, steps=None)
+        work.write_state(config=key)
     _remove_outcome(work)
 
 
@@ -379,34 +362,11 @@ def _build(
     source: Source, config: str, work: Work, cache: Cache, log: Path, jobs: int
 ) -> tuple[list[Path], str]:
     """Run make; its packages, the image first, and the kernel's release."""
-    known = work.read_state().get("steps")
-    total = known if isinstance(known, int) else _chosen(config) * _STEPS_PER_OPTION
-    fresh = not (work.obj / "vmlinux.o").exists()
-    started = time.monotonic()
-    packing = False
-
-    def on_line(bar: ui.Progress, line: str) -> None:
-        nonlocal packing
-        if not packing and line.startswith("  INSTALL debian/linux-image"):
-            packing = True
-            bar.update(description="packing the Quell kernel")
-
-    steps = build.make_with_progress(
-        "building the packages",
-        f", Linux {source.version}",
-        _make_argv(work, cache, jobs, "bindeb-pkg", package_version(source.version)),
-        work,
-        total,
-        log,
-        on_line,
-    )
-    if fresh:
-        work.write_state(steps=steps)
-    ui.note(f"built the packages in {ui.duration(time.monotonic() - started)}")
+    argv = _make_argv(work, cache, jobs, "bindeb-pkg", package_version(source.version))
+    total = _chosen(config) * _STEPS_PER_OPTION
+    build.make_with_progress("building the packages", source, argv, work, total, log)
     release = (work.obj / "include/config/kernel.release").read_text().strip()
-    kinds = ["image"]
-    if build.options(config).get("CONFIG_MODULES") == "y":
-        kinds.append("headers")
+    kinds = ["image", "headers"] if build.options(config).get("CONFIG_MODULES") == "y" else ["image"]
     built = []
     for kind in kinds:
         found = [path for path in _outcome(work) if path.match(f"linux-{kind}-{release}_*.deb")]
@@ -428,7 +388,6 @@ def _deliver(built: list[Path], dest: Path) -> tuple[Package, ...]:
             copy.chmod(0o644)
             with copy.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-                os.fsync(file.fileno())
             packages.append(Package(dest / path.name, copy.stat().st_size, digest))
         for package in packages:
             (Path(temp) / package.path.name).rename(package.path)

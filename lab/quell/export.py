@@ -9,55 +9,27 @@ source give the same bytes.
 import re
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime, formataddr
 from pathlib import Path
 
-from quell import proc, series, tree
+from quell import proc, series
 from quell.errors import QuellError, UsageError
 from quell.paths import make_folder, repo_root, write_atomic
 from quell.source import git, linux_of
-from quell.tree import Overlay, Reader
+from quell.tree import DATE, NOBODY, Hook, Identity, Reader, Scratch
 
 COVER = "0000-cover-letter.patch"
-_DATE = "2024-11-17T22:15:00Z"
-GIT_OPTIONS = ("-c", "core.compression=1", "-c", "gc.auto=0", "-c", "core.autocrlf=false")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """The name and address of an author, or of the user who signs."""
-
-    name: str
-    email: str
-
-    @property
-    def trailer(self) -> str:
-        """The line Signed-off-by."""
-        return f"Signed-off-by: {self.name} <{self.email}>\n"
-
-    def env(self, role: str) -> dict[str, str]:
-        """What makes git take it for the AUTHOR or COMMITTER."""
-        return {f"GIT_{role}_NAME": self.name, f"GIT_{role}_EMAIL": self.email}
-
-
-# The author where git has none.
-NOBODY = Identity("Quell", "quell@localhost")
 
 
 def identity() -> Identity:
     """The user: ``user.name`` and ``user.email`` of git. UsageError if these are not set."""
-
-    def value(key: str) -> str:
-        # The lab's other calls of git ignore the user's configuration.
-        result = proc.run(["git", "config", "--get", key], check=False)
-        return result.stdout.strip()
-
-    name, email = value("user.name"), value("user.email")
-    if not name or not email:
+    # The lab's other calls of git ignore the user's configuration.
+    said = proc.run(["git", "-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT"], check=False).stdout
+    match = re.match(r"(.+) <(.+)>", said)
+    if not match:
         raise UsageError("--signoff takes git's user.name and user.email, and these are not set: git config --global")
-    return Identity(name, email)
+    return Identity(match[1], match[2])
 
 
 def author(path: Path) -> Identity:
@@ -72,22 +44,16 @@ def author(path: Path) -> Identity:
 def date() -> str:
     """The date of the last commit in Quell's repository, as ISO 8601; a fixed date without one."""
     try:
-        return git("log", "-1", "--format=%cI", cwd=repo_root()).strip() or _DATE
+        return git("log", "-1", "--format=%cI", cwd=repo_root()).strip() or DATE
     except QuellError:
-        return _DATE
+        return DATE
 
 
 def make_target(dest: Path) -> None:
     """Make ``dest``; UsageError unless it is new or an empty folder, and writable."""
-    try:
-        if dest.is_dir():
-            if any(dest.iterdir()):
-                raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
-        elif dest.exists() or dest.is_symlink():
-            raise UsageError(f"{dest} is not a folder")
-    except OSError as error:
-        raise UsageError(f"{dest} cannot be made: {error.strerror}") from error
     make_folder(dest)
+    if any(dest.iterdir()):
+        raise UsageError(f"{dest} is not empty; give a new folder or an empty one")
 
 
 def patches(
@@ -101,46 +67,28 @@ def patches(
     hook does not apply, or series.toml does not fit.
     """
     linux = linux_of(version)
-    one = series.read(kernel, linux)
-    if not one.commits:
-        raise QuellError(f"there is nothing to export: kernel/hooks/{linux}/series is missing or empty")
-    one = series.select(one, only, lab=lab)
-    hooks = tree.hooks_dir(kernel, linux)
+    one = series.select(series.read(kernel, linux), only, lab=lab)
+    hooks = kernel / "hooks" / linux
     overlays = series.states(one, pristine)
     with tempfile.TemporaryDirectory(prefix="quell-export-") as name:
-        repo, out = Path(name) / "repo", Path(name) / "out"
-        repo.mkdir()
-        (Path(name) / "attributes").write_text(tree.ATTRIBUTES)
-        scratch = _Scratch(repo, Path(name) / "attributes", when)
-        scratch.commit({path: pristine(path) for path in overlays[-1]}, "pristine\n", NOBODY)
-        first = scratch.head()
+        out = Path(name) / "out"
+        scratch = Scratch(Path(name) / "repo", when, signer or NOBODY)
+        scratch.commit({path: pristine(path) for path in overlays[-1]}, "pristine\n")
         for commit, overlay in zip(one.commits, overlays, strict=True):
-            message = commit.message + (f"\n{signer.trailer}" if signer else "")
-            scratch.commit(overlay, message, author(hooks / f"{commit.patch}.patch"))
-        scratch.git(
-            "format-patch", "-q", "--zero-commit", "--no-signature", "--no-renames", "--full-index",
-            "--diff-algorithm=myers", "-U3", "--no-base", "-o", str(out), first,
-        )  # fmt: skip
-        written = {path.name: _text(path) for path in sorted(out.iterdir())}
+            scratch.commit(overlay, commit.message, author(hooks / f"{commit.patch}.patch"))
+        options = ("--no-signature", "--full-index", "--zero-commit", *(["--signoff"] if signer else []))
+        first = f"HEAD~{len(one.commits)}"
+        scratch.git("format-patch", "-q", *options, "-o", str(out), first)
+        written = {path.name: path.read_text() for path in sorted(out.iterdir())}
         text = hooks / "cover"
         if text.exists():
-            stat = scratch.git("diff", "--no-renames", "--stat=78", first, "HEAD")
-            written = {COVER: _cover(_text(text), one, version, stat, author(text), when), **written}
-        whole = Path(name) / "whole"
-        scratch.git("diff", "--no-renames", "--full-index", "--diff-algorithm=myers", "-U3",
-                    f"--output={whole}", first, "HEAD")  # fmt: skip
-        written[f"quell-{version}.patch"] = _roll_up(one, version) + _text(whole)
+            stat = scratch.git("diff", "--stat=78", first, "HEAD")
+            written = {COVER: _cover(text.read_text(), one, version, stat, author(text), when), **written}
+        written[f"quell-{version}.patch"] = _roll_up(one, version) + scratch.git("diff", "--full-index", first, "HEAD")
     return written
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise QuellError(f"a hook touches a file that is not UTF-8: {error}") from error
-
-
-def contact(hooks: Sequence[tree.Hook]) -> list[str]:
+def contact(hooks: Sequence[Hook]) -> list[str]:
     """How much of Linux's own files each patch changes: a table as lines, without context lines."""
     rows: list[tuple[str, int, int, int, int]] = []
     paths: set[str] = set()
@@ -150,7 +98,7 @@ def contact(hooks: Sequence[tree.Hook]) -> list[str]:
         gone = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
         hunks = sum(line.startswith("@@ ") for line in lines)
         paths |= hook.sections.keys()
-        rows.append((hook.name.removesuffix(".patch"), len(hook.sections), hunks, added, gone))
+        rows.append((hook.name, len(hook.sections), hunks, added, gone))
     hunks, added, gone = (sum(column) for column in zip(*[row[2:] for row in rows], strict=True))
     table = [("patch", "files", "hunks", "added", "removed"), *rows, ("all", len(paths), hunks, added, gone)]
     return ["  {:18}{:>7}{:>7}{:>7}{:>9}".format(*row) for row in table]
@@ -176,37 +124,6 @@ def _cover(text: str, one: series.Series, version: str, stat: str, who: Identity
 def _roll_up(one: series.Series, version: str) -> str:
     lines = "".join(f"  {number}. {commit.subject}\n" for number, commit in enumerate(one.commits, 1))
     return f"Quell for Linux {version}, as one patch: the sum of\n{lines}\n"
-
-
-class _Scratch:
-    """A repository of the files that Quell touches."""
-
-    def __init__(self, root: Path, attributes: Path, when: str) -> None:
-        self.root = root
-        self.env = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when, **NOBODY.env("COMMITTER")}
-        self.options = (*GIT_OPTIONS, "-c", f"core.attributesFile={attributes}")
-        self.now: Overlay = {}
-        self.git("init", "-q", "--template=", "-b", "quell")
-
-    def git(self, *args: str) -> str:
-        return git(*self.options, *args, cwd=self.root, env=self.env)
-
-    def head(self) -> str:
-        return self.git("rev-parse", "HEAD").strip()
-
-    def commit(self, overlay: Overlay, message: str, who: Identity) -> None:
-        """Commit these files; those of the commits before stay as they are."""
-        for path, data in overlay.items():
-            full = self.root / path
-            if data is None:
-                full.unlink(missing_ok=True)
-            else:
-                write_atomic(full, data.content, mode=data.mode)
-        self.git("add", "-A", "-f", ".")
-        file = self.root / ".git/message"
-        file.write_text(message)
-        self.env |= who.env("AUTHOR")
-        self.git("commit", "-q", "--no-verify", "--allow-empty", "--cleanup=verbatim", "-F", str(file))
 
 
 def write(dest: Path, files: dict[str, str]) -> None:

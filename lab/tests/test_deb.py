@@ -114,7 +114,7 @@ def test_version_of_packages(monkeypatch: Patch) -> None:
     ("touch linux-image-x_1_amd64.deb; echo '../mm/luf.c:1:2: error: bad' >&2; exit 2", ":",
      "building the packages failed", "mm/luf.c:1:2: error: bad"),
     (GOOD, 'echo CONFIG_SMP=y >"$obj/.config"', "with mine the kernel does not get CONFIG_QUELL$",
-     "  CONFIG_QUELL depends on MMU && SMP && SYSFS"),
+     "  CONFIG_QUELL depends on MMU && SMP && SYSFS\n"),
 ])  # fmt: skip
 def test_no_packages(
     rest: str, configure: str, says: str, detail: str,

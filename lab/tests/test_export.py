@@ -20,7 +20,7 @@ from quell.source import Source
 
 from conftest import Capture, fails, git, write_files
 
-WHO = export.Identity("A. Hacker", "a@example.org")
+WHO = tree.Identity("A. Hacker", "a@example.org")
 WHEN = "2025-01-02T03:04:05Z"
 
 KCONFIG = """config ARCH_HAS_IT
@@ -84,7 +84,7 @@ def linux(source: Source, shared: Path, tmp_path: Path) -> Path:
     return tmp_path / "linux"
 
 
-def make(source: Source, kernel: Path, who: export.Identity | None = WHO, **how: Any) -> dict[str, str]:
+def make(source: Source, kernel: Path, who: tree.Identity | None = WHO, **how: Any) -> dict[str, str]:
     read = partial(tree.read_file, source.tree)
     return export.patches(kernel, read, source.version, WHEN, signer=who, **how)
 
@@ -192,16 +192,12 @@ def test_who_signs(monkeypatch: Patch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("table", "message"), [
-    ("[first\n", "cannot be used"), ("[first]\n[second]\n", "assigns the file mm/luf.c to no patch"),
-    ('[first]\nfiles = ["mm/luf.c"]\n', "has no entry for kernel/hooks/6.12/second.patch"),
-    ('[first]\noptions = ["X"]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "to two patches"),
+    ("[first\n", "cannot be used"), ("[first]\n[second]\n", "the same files: mm/luf.c"),
+    ('[first]\nfiles = ["mm/luf.c"]\n[third]\n', "the same patches: second, third"),
     ('[first]\nlab = 1\nfiles = ["mm/luf.c"]\n[second]\n', "first: Expected `bool`, got `int` - at `$.lab`"),
-    ('[first]\nfiles = ["mm/luf.c", "mm/x.c"]\n[second]\n', "names the file mm/x.c"),
-    ('[first]\nfiles = ["mm/luf.c"]\n[second]\n[third]\n', "names the patch third"),
-    ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "names the option X"),
+    ('[first]\nfiles = ["mm/luf.c"]\n[second]\noptions = ["X"]\n', "the same options: X"),
     ('[first]\nfile = []\nfiles = ["mm/luf.c"]\n[second]\n', "first: there is no field file"),
-    ('[first]\nfiles = "mm/luf.c"\n[second]\n', "first: Expected `array`, got `str` - at `$.files`"),
-    ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "lists the shared file mm/y.h"),
+    ('shared = ["mm/y.h"]\n[first]\nfiles = ["mm/luf.c"]\n[second]\n', "the same files: mm/y.h"),
 ])  # fmt: skip
 def test_bad_series_table(table: str, message: str, kernel: Path) -> None:
     (kernel / "series.toml").write_text(table)
@@ -209,15 +205,12 @@ def test_bad_series_table(table: str, message: str, kernel: Path) -> None:
     assert message in error.message
 
 
-@pytest.mark.parametrize(("header", "message"), [
-    ("only a subject\n\n", "a subject, an empty line and a body"),
-    ("[PATCH] x\n\nbody\n\n", "in brackets"), ("x\n\ndiff -u a b\n\n", "end the message"),
-])  # fmt: skip
-def test_bad_message(header: str, message: str, kernel: Path) -> None:
+@pytest.mark.parametrize("header", ["only a subject\n\n", "[PATCH] x\n\nbody\n\n", "x\n\ndiff -u a b\n\n"])
+def test_bad_message(header: str, kernel: Path) -> None:
     _plain_message(kernel)
     file = kernel / "hooks/6.12/second.patch"
     file.write_text(header + file.read_text()[file.read_text().index("--- a/") :])
-    fails(QuellError, message, series.read, kernel)
+    fails(QuellError, "second.patch: its header should be", series.read, kernel)
 
 
 @pytest.fixture
@@ -238,7 +231,7 @@ def test_command(tmp_path: Path, capsys: Capture) -> None:
     assert len(list(out.iterdir())) == 3 and "Signed-off-by" not in next(out.glob("0001*")).read_text()
     assert cli.main(["export", "--only", "first", "--signoff", str(tmp_path / "b")]) == 0
     assert len(list((tmp_path / "b").iterdir())) == 2
-    assert WHO.trailer in next((tmp_path / "b").glob("0001*")).read_text()
+    assert f"Signed-off-by: {WHO.name} <{WHO.email}>" in next((tmp_path / "b").glob("0001*")).read_text()
     assert cli.main(["export", "--only", "first,third", str(tmp_path / "c")]) == 2
     assert "there is no patch 'third'; the names are first, second" in capsys.readouterr().err
     assert cli.main(["export", "--only", ",", str(tmp_path / "c")]) == 2
@@ -260,7 +253,7 @@ def test_command_with_a_tree_of_ones_own(command: Source, tmp_path: Path, capsys
 @pytest.mark.usefixtures("command")
 @pytest.mark.parametrize(("files", "more", "message"), [
     (["out/x"], [], "is not empty"), ([], ["--kernel", "nowhere"], "there is no folder"),
-    (["out"], [], "is not a folder"), ([], ["--kernel", "."], "is not a Linux source tree"),
+    (["out"], [], "cannot be made: "), ([], ["--kernel", "."], "is not a Linux source tree"),
 ])  # fmt: skip
 def test_bad_folders(
     files: list[str], more: list[str], message: str,
@@ -272,14 +265,6 @@ def test_bad_folders(
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
     assert files or not (tmp_path / "out").exists()
-
-
-def test_a_target_that_cannot_be_written(tmp_path: Path, monkeypatch: Patch) -> None:
-    (tmp_path / "file").write_text("")
-    for dest in (tmp_path / "file/out", Path("/proc/quell/out")):
-        fails(UsageError, "out cannot be made: ", export.make_target, dest)
-    monkeypatch.setattr("os.access", lambda *_: False)
-    fails(UsageError, "out cannot be written to", export.make_target, tmp_path / "out")
 
 
 def test_cover_letter_and_tests_of_their_own(source: Source, kernel: Path) -> None:
@@ -313,7 +298,7 @@ def test_hooks_that_need_each_other_are_named(source: Source, kernel: Path) -> N
     hunk = "@@ -1,4 +1,4 @@\n int rmap_0(void)\n {\n-\treturn 100;\n+\treturn 101;\n }\n"
     (kernel / "hooks/6.12/second.patch").write_text(f"second: x\n\n--- a/mm/rmap.c\n+++ b/mm/rmap.c\n{hunk}")
     failed = [case.name for case in found() if case.status == "failed"]
-    assert failed == ["first.patch, without it", "second.patch, alone"]
+    assert failed == ["first, without it", "second, alone"]
 
 
 def test_lab_only_patches_and_parts(source: Source, shared: Path, linux: Path) -> None:
@@ -345,7 +330,7 @@ def test_what_a_patch_needs(only: list[str], patches: list[str]) -> None:
     whole = series.read(tree.kernel_dir())
     one = series.select(whole, only)
     assert list(dict.fromkeys(commit.patch for commit in one.commits)) == ["uaccess", "quell", *patches]
-    assert {hook.name.removesuffix(".patch") for hook in one.part.hooks} == {"uaccess", "quell", *patches}
+    assert {hook.name for hook in one.part.hooks} == {"uaccess", "quell", *patches}
     # Base patches are no mechanisms.
     says = "there is no patch 'quell'; the names are unmap_batch, "
     fails(UsageError, says, series.select, whole, ["quell"])
@@ -357,7 +342,7 @@ def test_default_series_has_nothing_of_the_lab() -> None:
     left_out = {"unmap_batch", "concurrent", "zap_batch", "luf_debug"}
     assert {commit.patch for commit in one.left_out} == left_out
     last = _without_hooks(one)[-1]
-    text = "".join(data.content.decode() for data in last.values() if data)
+    text = "".join(data.decode() for data in last.values() if data)
     for option in series.lab_options(kernel) - {"CONFIG_QUELL_LUF_DEBUG"}:
         assert not re.search(rf"\b(CONFIG_)?{option.removeprefix('CONFIG_')}\b", text)
     assert "mm/quell_stock.c" not in last and "mm/luf_torture.c" not in last
@@ -377,13 +362,13 @@ def test_files_of_each_commit(linux: str, how: dict[str, Any]) -> None:
     one = series.select(series.read(kernel, linux), **how)
     own = set(tree.read_kernel_part(kernel, linux).files)
     for commit, now in zip(one.commits, _without_hooks(one), strict=True):
-        assert len(commit.subject) <= 75, f"{commit.name}: the subject is too long"
-        assert len(commit.message.splitlines()) > 4, f"{commit.name} does not say why"
+        assert len(commit.subject) <= 75, f"{commit.hook.name}: the subject is too long"
+        assert len(commit.message.splitlines()) > 4, f"{commit.hook.name} does not say why"
         for path, data in now.items():
             assert data
-            for line in data.content.decode().splitlines():
+            for line in data.decode().splitlines():
                 missing = own.intersection(series._included(path, line)) - now.keys()
-                assert not missing, f"{commit.name}: {path} has {line}"
+                assert not missing, f"{commit.hook.name}: {path} has {line}"
 
 
 def test_commit_of_tests_that_changes_the_kernel() -> None:

@@ -26,7 +26,7 @@ def counters() -> set[str]:
     """Quell's counters in /proc/vmstat, as the hooks and their header add them."""
     part = tree.read_kernel_part(tree.kernel_dir())
     added = "".join(hook.sections.get("mm/vmstat.c", "") for hook in part.hooks)
-    events = part.files["include/linux/quell_events.h"].content.decode()
+    events = part.files["include/linux/quell_events.h"].decode()
     return {*re.findall(r'^\+\t"(\w+)",', added, re.M), *re.findall(r'^QUELL_EVENT\(\w+, "(\w+)"\)', events, re.M)}
 
 
