@@ -23,7 +23,7 @@ import pytest
 from checks import scenario, steps
 from checks.check_stress import LONG_ROUNDS, TOLERANCE, compare_rates
 from checks.cases import Case, settle
-from quell import build, debian, disks, export, machine, prereq, proc, source
+from quell import build, debian, disks, machine, prereq, proc, source, tree
 from quell.errors import UsageError
 from quell.frames import DATA_DIR
 from quell.paths import Cache, repo_root

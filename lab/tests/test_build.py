@@ -172,11 +172,6 @@ def test_w1(source: Source, kernel: Path, cache: Cache, monkeypatch: Patch) -> N
     assert set(prereq.BUILD) <= set(asked)
 
 
-def test_progress_counts_steps() -> None:
-    lines = ["  CC      mm/x.o", "  HOSTCC  a", "  LD      v", "  AR      b", "  GEN     c", "CC x"]
-    assert [bool(build._STEP.match(line)) for line in lines] == [True] * 4 + [False] * 2
-
-
 def test_another_version_has_its_own_hooks_and_options(source: Source, kernel: Path, cache: Cache) -> None:
     newer = Source("7.3.4", source.tree, "fake-7.3")
     (kernel / "configs/7.3.config").write_text("CONFIG_SMP=n\nCONFIG_NEW=y\n")

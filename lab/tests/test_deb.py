@@ -154,90 +154,60 @@ def test_all_or_none(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def adapt(text: str, root: Path, quell: str = "CONFIG_QUELL=y\n", *lab_only: str) -> deb.Adapted:
-    return deb.adapt(deb.Config(text, "mine"), quell, root, lab_only)
+def adapt(text: str, root: Path) -> deb.Adapted:
+    options = ("", "_LUF", "_ZAP_BATCH", "_KUNIT_TEST")
+    quell = "".join(f"CONFIG_QUELL{name}=y\n" for name in options)
+    return deb.adapt(deb.Config(USER + text, "mine"), quell, root, ["CONFIG_QUELL_ZAP_BATCH"])
 
 
-def test_quell_on_top(tmp_path: Path) -> None:
-    adapted = adapt(USER, tmp_path, "CONFIG_QUELL=y\nCONFIG_QUELL_KUNIT_TEST=y\n")
-    have = build.options(adapted.text)
-    assert have["CONFIG_QUELL"] == "y" and have["CONFIG_LOCALVERSION"] == '"-mine"'
-    assert "QUELL_KUNIT" not in adapted.text and "CONFIG_QUELL is not set" not in adapted.text
-    assert adapted.asked == "CONFIG_QUELL=y\n"
-    assert not adapted.notes  # nothing was signed
-    with_kunit = adapt(USER + "CONFIG_KUNIT=y\n", tmp_path, "CONFIG_QUELL_KUNIT_TEST=y\n")
-    assert with_kunit.asked == "CONFIG_QUELL_KUNIT_TEST=y\n"
+SIGNED = 'CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_ALL=y\nCONFIG_MODULE_SIG_KEY="certs/none.pem"\n'
+UNSIGNED = 'modules are not signed (CONFIG_MODULE_SIG_KEY="", CONFIG_MODULE_SIG_ALL=n): a new key in each build'
+SECURE_BOOT = "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\n"
 
 
-@pytest.mark.parametrize(("given", "value"), [
-    ("", "n"), ("# CONFIG_QUELL_ZAP_BATCH is not set\n", "n"), ("CONFIG_QUELL_ZAP_BATCH=y\n", "y"),
+@pytest.mark.parametrize(("text", "values", "said"), [
+    # QUELL itself is on, though USER has it off.
+    ("", {"QUELL": "y", "QUELL_LUF": "y", "QUELL_KUNIT_TEST": "", "LOCALVERSION": '"-mine"'}, []),
+    ("CONFIG_KUNIT=y\n", {"QUELL_KUNIT_TEST": "y"}, []),
+    # So it is in the configuration of a package that was built before.
+    ("CONFIG_KUNIT=y\n# CONFIG_QUELL_KUNIT_TEST is not set\n", {"QUELL_KUNIT_TEST": "n"}, []),
+    ("CONFIG_KUNIT=y\n# CONFIG_QUELL_LUF is not set\n", {"QUELL": "y", "QUELL_LUF": "n", "QUELL_KUNIT_TEST": ""},
+     ["left out, as mine has them off: CONFIG_QUELL_LUF"]),
+    # Lab-only ones have to be asked for.
+    ("", {"QUELL_ZAP_BATCH": "n"}, []), ("# CONFIG_QUELL_ZAP_BATCH is not set\n", {"QUELL_ZAP_BATCH": "n"}, []),
+    ("CONFIG_QUELL_ZAP_BATCH=y\n", {"QUELL_ZAP_BATCH": "y"}, []),
+    ("CONFIG_RANDSTRUCT_FULL=y\n", {}, ["CONFIG_RANDSTRUCT_FULL takes a random seed"]),
+    (SIGNED, {"MODULE_SIG_KEY": '""', "MODULE_SIG_ALL": "n"}, [UNSIGNED]),
+    (SIGNED.replace("none", "own") + "CONFIG_MODULE_SIG_FORCE=y\n" + SECURE_BOOT, {"MODULE_SIG_ALL": "y"}, []),
+    (SIGNED + SECURE_BOOT, {}, [UNSIGNED, "with Secure Boot on, this kernel loads signed modules only"]),
+    (SIGNED.replace("none", "own").replace("ALL=y", "ALL=n") + SECURE_BOOT, {}, ["with Secure Boot on"]),
+    (SECURE_BOOT + "CONFIG_MODULES=n\n", {}, []),
+    ('CONFIG_SYSTEM_TRUSTED_KEYS="x/y.pem"\nCONFIG_SYSTEM_REVOCATION_KEYS="certs/own.pem"\n'
+     'CONFIG_SYSTEM_BLACKLIST_HASH_LIST=""\n',
+     {"SYSTEM_TRUSTED_KEYS": '""', "SYSTEM_REVOCATION_KEYS": '"certs/own.pem"'},
+     ["left out, since the kernel source lacks them: x/y.pem (CONFIG_SYSTEM_TRUSTED_KEYS)"]),
 ])  # fmt: skip
-def test_lab_only_options(given: str, value: str, tmp_path: Path) -> None:
-    quell = "CONFIG_QUELL=y\nCONFIG_QUELL_LUF=y\nCONFIG_QUELL_ZAP_BATCH=y\n"
-    adapted = adapt(USER + given, tmp_path, quell, "CONFIG_QUELL_ZAP_BATCH")
-    have = build.options(adapted.text)
-    assert (have["CONFIG_QUELL_ZAP_BATCH"], have["CONFIG_QUELL_LUF"]) == (value, "y")
-    assert adapted.text.count("QUELL_ZAP_BATCH") == 1 and not adapted.notes
-    assert f"CONFIG_QUELL_ZAP_BATCH={value}\n" in adapted.asked
-
-
-def test_options_that_the_user_has_off(tmp_path: Path) -> None:
-    quell = "CONFIG_QUELL=y\nCONFIG_QUELL_LUF=y\nCONFIG_QUELL_EARLY_ACK=y\nCONFIG_QUELL_KUNIT_TEST=y\n"
-    adapted = adapt(USER + "CONFIG_KUNIT=y\n# CONFIG_QUELL_LUF is not set\n", tmp_path, quell)
-    have = build.options(adapted.text)
-    assert (have["CONFIG_QUELL"], have["CONFIG_QUELL_LUF"], have["CONFIG_QUELL_EARLY_ACK"]) == ("y", "n", "y")
-    assert "KUNIT_TEST" not in adapted.text
-    assert adapted.notes == ("left out, as mine has them off: CONFIG_QUELL_LUF",)
-    # The tests are off in the configuration of a package that was built before.
-    again = adapt(USER + "CONFIG_KUNIT=y\n# CONFIG_QUELL_KUNIT_TEST is not set\n", tmp_path, quell)
-    assert build.options(again.text)["CONFIG_QUELL_KUNIT_TEST"] == "n" and not again.notes
-
-
-def test_warnings(tmp_path: Path) -> None:
-    (warning,) = adapt("CONFIG_RANDSTRUCT_FULL=y\n", tmp_path).warnings
-    assert "CONFIG_RANDSTRUCT_FULL takes a random seed" in warning
-    text = USER + 'CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\nCONFIG_MODULE_SIG_KEY=""\n'
-    (warning,) = adapt(text, tmp_path).warnings
-    assert warning.startswith("with Secure Boot on, this kernel loads signed modules only")
-    key = tmp_path / "key.pem"
-    key.touch()
-    own = text.replace('""', f'"{key}"')
-    assert len(adapt(own, tmp_path).warnings) == 1
-    assert not adapt(own + "CONFIG_MODULE_SIG_ALL=y\n", tmp_path).warnings
-    assert not adapt(text.replace("MODULES=y", "MODULES=n"), tmp_path).warnings
-
-
-def test_keys_of_each_build(tmp_path: Path) -> None:
-    key = "certs/signing_key.pem"
-    signed = f'{USER}CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_ALL=y\nCONFIG_MODULE_SIG_KEY="{key}"\n'
-    adapted = adapt(signed, tmp_path)
-    have = build.options(adapted.text)
-    assert (have["CONFIG_MODULE_SIG_KEY"], have["CONFIG_MODULE_SIG_ALL"]) == ('""', "n")
-    assert len(adapted.notes) == 1 and adapted.notes[0].startswith("modules are not signed")
-    for insists in ("MODULE_SIG_FORCE", "LOCK_DOWN_KERNEL_FORCE_INTEGRITY"):
-        says = f"only signed modules load .CONFIG_{insists}"
-        fails(UsageError, says, adapt, f"{signed}CONFIG_{insists}=y\n", tmp_path)
-    own = tmp_path / "key.pem"
-    own.touch()
-    adapted = adapt(signed.replace(key, str(own)) + "CONFIG_MODULE_SIG_FORCE=y\n", tmp_path / "linux")
-    assert str(own) in adapted.text and not adapted.notes
-
-
-def test_certificates_that_are_not_here(tmp_path: Path) -> None:
-    text = 'CONFIG_SYSTEM_TRUSTED_KEYS="debian/certs/x.pem"\nCONFIG_SYSTEM_REVOCATION_KEYS="certs/y.pem"\n'
-    text += 'CONFIG_SYSTEM_BLACKLIST_HASH_LIST=""\n'
-    write_files(tmp_path, {"certs/y.pem": ""})
+def test_adapted(text: str, values: dict[str, str], said: list[str], tmp_path: Path) -> None:
+    write_files(tmp_path, {"certs/own.pem": ""})
     adapted = adapt(text, tmp_path)
     have = build.options(adapted.text)
-    keys = [have["CONFIG_SYSTEM_TRUSTED_KEYS"], have["CONFIG_SYSTEM_REVOCATION_KEYS"]]
-    assert keys == ['""', '"certs/y.pem"']
-    left_out = "debian/certs/x.pem (CONFIG_SYSTEM_TRUSTED_KEYS)"
-    assert adapted.notes == (f"left out, since the kernel source lacks them: {left_out}",)
+    assert {name: have.get(f"CONFIG_{name}", "") for name in values} == values
+    for line, part in zip([*adapted.notes, *adapted.warnings], said, strict=True):
+        assert line.startswith(part)
+    # Kconfig has to keep Quell's.
+    assert all(f"{name}={have[name]}\n" in adapted.asked for name in have if name.startswith("CONFIG_QUELL"))
+    assert all(adapted.text.count(f"{name}{end}") < 2 for name in adapted.changed for end in ("=", " "))
+
+
+@pytest.mark.parametrize("insists", ["MODULE_SIG_FORCE", "LOCK_DOWN_KERNEL_FORCE_INTEGRITY"])
+def test_only_signed_modules_without_a_key(insists: str, tmp_path: Path) -> None:
+    says = f"only signed modules load .CONFIG_{insists}"
+    fails(UsageError, says, adapt, f"{SIGNED}CONFIG_{insists}=y\n", tmp_path)
 
 
 def test_what_came_out_otherwise(tmp_path: Path) -> None:
     user = deb.Config(USER + "CONFIG_A=m\nCONFIG_GONE=y\nCONFIG_GCC_VERSION=1\nCONFIG_B=n\n", "mine")
-    adapted = adapt(user.text, tmp_path)
+    adapted = adapt(user.text.removeprefix(USER), tmp_path)
     result = adapted.text.replace("CONFIG_A=m", "CONFIG_A=y").replace("CONFIG_GONE=y\n", "") + "CONFIG_B=y\n"
     assert deb.otherwise(user, adapted, result) == ["CONFIG_A: m -> y", "CONFIG_GONE: y -> gone"]
 
@@ -266,12 +236,6 @@ def test_wrong_config(text: bytes | None, message: str, tmp_path: Path) -> None:
     if text is not None:
         path.write_bytes(text)
     fails(UsageError, message, deb.read_config, str(path))
-
-
-def test_needs_by_option() -> None:
-    names = {item.package for item in prereq.packages_need({"CONFIG_DEBUG_INFO_BTF": "y"})}
-    assert {"debhelper", "dpkg-dev", "rsync", "kmod", "pahole"} <= names
-    assert "pahole" not in {item.package for item in prereq.packages_need({"CONFIG_DEBUG_INFO_BTF": "n"})}
 
 
 def test_command(source: Source, kernel: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
@@ -317,15 +281,6 @@ def test_scratch_root(tmp_path: Path) -> None:
     assert len(check._hooks_called(root, deb.Packages("6.13", ()), postinst="configure")) == 1
 
 
-def test_guest_script_tries_everything(tmp_path: Path) -> None:
-    script = check.guest_script(tmp_path, tmp_path / "outside.ko")
-    assert "cd /sys/kernel/mm/quell " in script and f"modprobe -d {tmp_path} loop" in script
-    assert f"insmod {tmp_path}/outside.ko" in script
-    assert "outside" not in check.guest_script(Path("/x"), None)
-    switches = {"luf", "rmap_batch", "early_ack", "folio_order", "writeout_batch", "gather_range"}
-    assert set(check.switches()) == switches
-
-
 @pytest.mark.parametrize(("missing", "more", "wrong"), [
     ("", "", []), ("luf", "", ["does not print ['switch luf'], and should not print []"]),
     ("", "switch zap_batch\n", ["does not print [], and should not print ['switch zap_batch']"]),
@@ -333,7 +288,8 @@ def test_guest_script_tries_everything(tmp_path: Path) -> None:
 def test_switches_of_the_booted_package(
     missing: str, more: str, wrong: list[str], cache: Cache, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    printed = "".join(f"switch {name}\n" for name in check.switches() if name != missing)
+    switches = ("luf", "rmap_batch", "early_ack", "folio_order", "writeout_batch", "gather_range")
+    printed = "".join(f"switch {name}\n" for name in switches if name != missing)
     result = machine.GuestResult(0, f"release r\nloaded loop\nbtf\n{printed}{more}", "", "")
     monkeypatch.setattr(machine, "run_script", lambda *_, **__: result)
     found = check.boot(tmp_path, "r", None, cache)

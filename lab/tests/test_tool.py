@@ -68,21 +68,12 @@ def test_fetched_and_built_once(
     assert [path.name for path in program.parent.iterdir()] == ["hello"]
     assert [path.name for path in cache.downloads.iterdir()] == [archive.name]
     assert "building some-thing 1.5: done" in capsys.readouterr().err
-    fake_program("cmake", "exit 1")
+    fake_program("cmake", "echo 'x.cpp:1: error: no such thing'; exit 3")
     assert tool.build(wanted, cache) == program
     (wanted.folder / "main.cpp").write_text("// new\n")
-    fails(QuellError, "some-thing 1.5 does not build", tool.build, wanted, cache)
-
-
-def test_a_build_that_fails_leaves_nothing(
-    wanted: tool.Tool, archive: Path, cache: Cache, fake_program: Fake
-) -> None:
-    archive.rename(cache.downloads / archive.name)
-    fake_program("cmake", "echo 'x.cpp:1: error: no such thing'; exit 3")
-    caught = fails(QuellError, "does not build", tool.build, wanted, cache)
-    assert caught.exit_code == 1 and "no such thing" in caught.detail
-    assert caught.log is not None and caught.log.exists()
-    assert not list(cache.data.iterdir())
+    error = fails(QuellError, "some-thing 1.5 does not build", tool.build, wanted, cache)
+    assert "no such thing" in error.detail and error.log is not None and error.log.exists()
+    assert list(cache.data.iterdir()) == [program.parent]
 
 
 def test_no_network(wanted: tool.Tool, cache: Cache, monkeypatch: Patch) -> None:
@@ -97,14 +88,9 @@ def test_own_program(wanted: tool.Tool, tmp_path: Path, monkeypatch: Patch) -> N
     assert wanted.own_program() is None
     own, text = tmp_path / "llama-completion", tmp_path / "text"
     text.touch(0o644)
-    for path, says in (
-        (own, "SOME_THING names .*llama-completion, which is no program that can be run"),
-        (text, "which is no program that can be run"),
-        (tmp_path, "which is no program"),
-    ):
+    for path in (own, text, tmp_path):
         monkeypatch.setenv("SOME_THING", str(path))
-        caught = fails(UsageError, says, wanted.own_program)
-        assert caught.exit_code == 2
+        fails(UsageError, f"SOME_THING names {path}, which is no program that can be run", wanted.own_program)
     own.touch(0o755)
     monkeypatch.setenv("SOME_THING", str(own))
     assert wanted.own_program() == own.absolute()

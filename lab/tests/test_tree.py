@@ -205,10 +205,3 @@ def test_what_is_refused(source: Source, kernel: Path, dest: Path, tmp_path: Pat
     (dest / "mm/rmap.c").write_bytes(b"\xff\0")
     fails(UsageError, "cannot hold the change of mm/rmap.c", tree.refresh, dest, kernel=kernel)
     assert contents(kernel) == before
-
-
-def test_kernel_part_of_this_repository_is_well_formed() -> None:
-    part = tree.read_kernel_part(tree.kernel_dir())
-    for hook in part.hooks:
-        assert hook.header.strip(), f"{hook.name} says nothing about itself"
-        assert sorted(hook.sections) == list(hook.sections)

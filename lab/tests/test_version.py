@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import re
-from pathlib import Path
 
 from conftest import Capture
 from quell import cli, source, tree, version
 from quell.paths import Cache, repo_root
-
-
-def test_series_hash(tmp_path: Path) -> None:
-    (tmp_path / "series").write_text("a.patch\n")
-    before = version.series_hash(tmp_path)
-    assert before == version.series_hash(tmp_path)
-    (tmp_path / "series").write_text("b.patch\n")
-    assert before != version.series_hash(tmp_path)
 
 
 def test_version_option(capsys: Capture, cache: Cache) -> None:
