@@ -286,7 +286,9 @@ class _GitTree:
     def state(self, extra: Iterable[str]) -> Overlay:
         """The tree's differences from pristine; ``extra`` are paths that git may ignore."""
         names = git("diff", "--name-only", "-z", "--no-renames", self.first, cwd=self.root)
-        names += git("ls-files", "-z", "--others", "--exclude-standard", cwd=self.root)
+        # Debian's linux-source ignores all of the top level.
+        listing = ["ls-files", "-z", "--others", "--exclude-standard", "-x", "!/*/", "-x", "/.*", "-x", "/debian/"]
+        names += git(*listing, cwd=self.root)
         result: Overlay = {}
         for path in {*names.split("\0"), *extra} - {""}:
             data = read_file(self.root, path)

@@ -23,7 +23,8 @@ def contents(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def dest(source: Source, kernel: Path, tmp_path: Path) -> Path:
-    """A git tree of the small kernel part."""
+    """A git tree of the small kernel part; Debian's .gitignore hides all of the top level."""
+    (source.tree / ".gitignore").write_text("*.o\n/*\n!/debian/\n")
     tree.make_git_tree(tmp_path / "linux", source, kernel=kernel)
     return tmp_path / "linux"
 
