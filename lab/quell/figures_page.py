@@ -29,7 +29,7 @@ def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[
     preamble, *old = _HEADING.split(page.read_text() if page.exists() else "# Figures\n\n")
     sections = {part.partition("\n")[0]: part.rstrip() for part in old}
     newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for _, one in results.kept(cache):
+    for one in results.kept(cache):
         newest.setdefault((one["preset"], _version(one)), one)
     chart = page.with_suffix(".svg")
     made, bars = {}, _drawn(chart)
@@ -72,22 +72,12 @@ def _section(group: presets.Preset, result: Mapping[str, Any], rows: Sequence[Ma
     before = ("", "")
     for row in rows:
         here = (f"`{row['workload']}`", f"{machine.format_memory(row['memory_kb'] * 1024)}, {row['cpus']} CPUs")
-        figure = _title(row, result)
-        cells = [*(("", "") if here == before else here), figure, row["claim"].removeprefix("ratio ")]
+        figure = next(c["figures"][row["figure"]] for c in result["comparisons"] if c["workload"] == row["workload"])
+        cells = [*(("", "") if here == before else here), table.label(figure, made), row["claim"].removeprefix("ratio ")]
         cells += [ui.number(row["base"]["median"]), ui.number(row["other"]["median"]), table.ratio(row["ratio"])]
         lines.append("| " + " | ".join([*cells, "" if row["holds"] else "**does not hold**"]) + " |")
         before = here
     return "\n".join(lines)
-
-
-def _title(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """A figure's name with its unit; times under emulation say so."""
-    figure = next(c["figures"][row["figure"]] for c in result["comparisons"] if c["workload"] == row["workload"])
-    text = table.label(figure)
-    if result["environment"]["deterministic"]:
-        return text + " (guest instructions)" * (figure["unit"] in ("ns", "us", "s"))
-    emulated = result["environment"]["accelerator"]["name"] == "tcg" and not figure["carries_over"]
-    return text + " (emulated)" * emulated
 
 
 # --- the chart --------------------------------------------------------------

@@ -4,10 +4,9 @@
 import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -29,10 +28,6 @@ TIMES = {
     "deterministic": "times are guest instructions, one per ns, on a RAM disk: work, not seconds",
     "here": "times are this machine's",
 }
-
-
-class ResultError(QuellError):
-    """A kept result cannot be read."""
 
 
 @contextmanager
@@ -84,101 +79,47 @@ _Environment = TypedDict("_Environment", {
     "runs": int, "qemu": str, "compiler": str, "host": _Host,
 })  # fmt: skip
 Result = TypedDict("Result", {
-    "schema": str, "preset": str, "environment": _Environment, "sides": list[_Side],
+    "schema": Literal["quell.results/2"], "preset": str, "environment": _Environment, "sides": list[_Side],
     "comparisons": list[_Comparison], "published": list[_Published], "notes": list[str],
 })  # fmt: skip
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A result from its file or folder.
+    """A result from its file or folder; QuellError when it cannot be read, or is none of this form."""
+    import msgspec
 
-    ResultError when the file cannot be read, is no result, is damaged, or is of another version.
-    """
     file = path / FILE if path.is_dir() else path
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        json.dumps(found, allow_nan=False)
-    except OSError as error:
-        raise ResultError(f"the result {file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ResultError(f"{file} is no JSON: {error}") from error
-    given = found.get("schema") if isinstance(found, dict) else None
-    if not isinstance(given, str) or not re.fullmatch(r"quell\.results/\d+", given):
-        raise ResultError(f"{file} is no result of quell compare")
-    if given != SCHEMA:
-        raise ResultError(
-            f"{file} has the form {given} of another version, this quell reads {SCHEMA} only; measure again"
-        )
-    if fault := fault_of(found):
-        raise ResultError(f"{file} is damaged: {fault}")
-    return dict(found)
-
-
-def fault_of(found: Mapping[str, Any]) -> str:
-    """The first error in ``found``; empty for a whole result."""
-    import msgspec
-    try:
+        found: dict[str, Any] = msgspec.json.decode(file.read_bytes())
         msgspec.convert(found, Result)
-    except msgspec.ValidationError as error:
-        return str(error)
-    host, comparisons = found["environment"]["host"], found["comparisons"]
-    counts = [host["cpus"], host["memory_kb"], *(one[key] for one in comparisons for key in ("cpus", "memory_kb"))]
-    codes = [abs(code) for one in comparisons for runs in one["exit_codes"].values() for code in runs]
-    if min(counts) < 1 or max(*counts, *codes) > 1 << 53:
-        return "it has a count that is none"
-    sides = [side["name"] for side in found["sides"]]
-    if len(sides) < 2 or len({*sides}) < len(sides) or not found["comparisons"]:
-        return "it compares nothing"
-    for comparison in found["comparisons"]:
-        figures = comparison["figures"]
-        for name in (*comparison["shown"], *comparison["matters"]):
-            if name not in figures:
-                return f"it has no figure {name!r}"
-        for figure in figures.values():
-            if set(figure["sides"]) != set(sides) or any(side and not side["runs"] for side in figure["sides"].values()):
-                return "its figures are not those of its sides"
-    return ""
+    except OSError as error:
+        raise QuellError(f"the result {file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise QuellError(f"{file} is no result of this version ({SCHEMA}): {error}") from error
+    return found
 
 
-def _folders(cache: Cache) -> list[Path]:
-    """The folders with a result, newest first."""
-    return [file.parent for file in sorted(cache.results.glob(f"*/{FILE}"), reverse=True)]
-
-
-def kept(cache: Cache) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The folders and contents of the cache's complete results, newest first."""
-    for folder in _folders(cache):
-        try:
-            result = load(folder)
-        except ResultError:
-            continue
-        yield folder, result
+def kept(cache: Cache) -> Iterator[dict[str, Any]]:
+    """The complete results in the cache, newest first; those of other versions are left out."""
+    for file in sorted(cache.results.glob(f"*/{FILE}"), reverse=True):
+        with suppress(QuellError):
+            yield load(file)
 
 
 def find(names: Sequence[str], cache: Cache) -> list[dict[str, Any]]:
     """The results in these files, folders, or names of the cache; without names the newest ones of ``_REPORTED``.
 
-    UsageError when there is none, ResultError when one cannot be read.
+    UsageError when there is none, QuellError when one cannot be read.
     """
     if names:
-        return [load(_path(name, cache)) for name in names]
+        return [load(path if (path := Path(name)).exists() else cache.results / name) for name in names]
     newest: dict[str, dict[str, Any]] = {}
-    for _, result in kept(cache):
+    for result in kept(cache):
         newest.setdefault(result["preset"], result)
-    if found := [newest[preset] for preset in _REPORTED if preset in newest]:
-        return found
-    for folder in _folders(cache):
-        return [load(folder)]  # of another preset; or its error
-    raise UsageError("there are no results yet; ./quell compare makes them")
-
-
-def _path(name: str, cache: Cache) -> Path:
-    path = Path(name)
-    if not path.exists() and "/" not in name:
-        path = cache.results / name
-    if not path.exists():
-        raise UsageError(f"there is no result {name}: neither a file or folder, nor a name in {cache.results}")
-    return path
+    found = [newest[preset] for preset in _REPORTED if preset in newest]
+    if not found:
+        raise UsageError("there are no results yet; ./quell compare makes them")
+    return found
 
 
 def environment(

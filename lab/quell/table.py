@@ -19,7 +19,7 @@ _MARKS = {stats.BETTER: " +", stats.WORSE: " -"}
 _PUBLISHED_STYLES = {"agrees": "green", "opposite": "red"}
 # With more sides, each has a row, and only the first figures have a column.
 _WIDE = 3
-_COLUMNS = 5
+COLUMNS = 5
 
 
 def span(side: Mapping[str, Any] | None) -> str:
@@ -36,11 +36,16 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def label(figure: Mapping[str, Any]) -> str:
-    """A figure's title with its unit, and "more is better" where that holds."""
+def label(figure: Mapping[str, Any], environment: Mapping[str, Any] | None = None) -> str:
+    """A figure's title with its unit, "more is better" where that holds, and the clock of ``environment``."""
     title: str = figure["title"]
     unit = "" if figure["unit"].lower() in ("", *title.lower().split("_")) else f", {figure['unit']}"
-    return title + unit + (" (more is better)" if figure["better"] == "more" else "")
+    text = title + unit + (" (more is better)" if figure["better"] == "more" else "")
+    if not environment or figure["carries_over"]:
+        return text
+    if environment["deterministic"]:
+        return text + " (guest instructions)" * ("/" not in figure["unit"])
+    return f"{text} (emulated)" if environment["accelerator"]["name"] == "tcg" else text
 
 
 def many_sides(result: Mapping[str, Any]) -> bool:
@@ -76,9 +81,9 @@ def print_result(result: Mapping[str, Any], out: Console) -> None:
     out.print(f"Linux {environment['kernel_source']}: {sides}")
     out.print(f"{accelerator['name'].upper()} ({accelerator['reason']}): {accelerator['times']}.\n")
     for comparison in result["comparisons"]:
-        head, guest = heading(result, comparison)
-        out.print(head, style="bold")
-        out.print(guest)
+        summary = comparison["summary"] or " ".join(comparison["command"])
+        out.print(f"{comparison['name']}: {summary}", style="bold")
+        out.print(guest(result, comparison))
         out.print(_by_side(result, comparison) if many else _by_figure(result, comparison))
         for note in comparison["notes"]:
             out.print(f"{note}\n", soft_wrap=True)
@@ -90,15 +95,12 @@ def print_result(result: Mapping[str, Any], out: Console) -> None:
         out.print(note, soft_wrap=True)
 
 
-def heading(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> tuple[str, str]:
-    """The lines above a comparison: its workload, and its machine."""
+def guest(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    """The machine of a comparison."""
     memory = machine.format_memory(comparison["memory_kb"] * 1024)
     runs, cpus = result["environment"]["runs"], comparison["cpus"]
     options = f", {shlex.join(comparison['options'])}" if comparison["options"] else ""
-    return (
-        f"{comparison['name']}: {comparison['summary'] or ' '.join(comparison['command'])}",
-        f"{memory} memory, {cpus} CPU{'s' * (cpus > 1)}{options}, {runs} run{'s' * (runs > 1)} on each side",
-    )
+    return f"{memory} memory, {cpus} CPU{'s' * (cpus > 1)}{options}, {runs} run{'s' * (runs > 1)} on each side"
 
 
 def _by_figure(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> Table:
@@ -117,7 +119,7 @@ def _by_figure(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> Tabl
 
 def _by_side(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> Table:
     """A row a side: medians, ratios to the first side, and the verdicts' marks."""
-    figures = [comparison["figures"][name] for name in comparison["shown"][:_COLUMNS]]
+    figures = [comparison["figures"][name] for name in comparison["shown"][:COLUMNS]]
     table = _table("side", *map(label, figures))
     for side in result["sides"]:
         cells = []
@@ -161,13 +163,11 @@ def print_claims(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
     for row in rows:
         odd = "; ".join(side.partition("=")[2] for side in row["sides"] if "," in side)
         memory = machine.format_memory(row["memory_kb"] * 1024)
-        few = row["verdict"].startswith("too few") and row["claim"] in ("not worse", "no difference")
-        failed = _text(row["verdict"] if few else "does not hold", "bold red")
         table.add_row(
             row["workload"] + (f" ({odd})" if odd else ""),
             f"{memory}, {row['cpus']} CPUs" + ("*" if row["deterministic"] else ""),
             row["title"], row["claim"], ui.number(row["base"]["median"]), ui.number(row["other"]["median"]),
-            ratio(row["ratio"]), _text("holds", "green") if row["holds"] else failed,
+            ratio(row["ratio"]), _text("holds", "green") if row["holds"] else _text("does not hold", "bold red"),
         )  # fmt: skip
     out.print(table)
     if any(row["deterministic"] for row in rows):

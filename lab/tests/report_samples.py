@@ -67,7 +67,6 @@ def result(
         "comparisons": list(comparisons) or [comparison(sides=sides)],
         "published": [], "notes": ["TLB misses were not counted."],
     }  # fmt: skip
-    assert not results.fault_of(made)
     return made
 
 
@@ -94,5 +93,4 @@ def ladder(cpus: Sequence[int] = (2,), workloads: Sequence[str] = ("mapped-read"
             }
             for direction in ("agrees", "opposite", "none")
         ]  # fmt: skip
-    assert not results.fault_of(made)
     return made

@@ -32,16 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _check(file: Path) -> None:
-    """UsageError when the page cannot go there."""
-    if file.is_dir():
-        raise UsageError(f"{file} is a folder; -o takes a file")
-    if file.exists() and not file.is_file():
-        raise UsageError(f"{file} is no regular file; -o - writes to standard output")
-    if not file.parent.is_dir():
-        raise UsageError(f"there is no folder {file.parent} for {file.name}")
-
-
 def main(args: argparse.Namespace) -> int:
     """Read everything, then write the page, whole or not at all."""
     # jinja2 is imported by this command only.
@@ -50,8 +40,8 @@ def main(args: argparse.Namespace) -> int:
     to_stdout = str(args.output) == "-"
     # A link stays; its target is replaced.
     target = args.output.resolve()
-    if not to_stdout:
-        _check(target)
+    if not to_stdout and (not target.parent.is_dir() or (target.exists() and not target.is_file())):
+        raise UsageError(f"{args.output} cannot be written: -o takes a file in a folder that exists, or - for standard output")
     text = page.render(results.find(args.results, Cache()))
     if to_stdout:
         sys.stdout.write(text)

@@ -99,25 +99,12 @@ def test_charts_are_visible_and_named(shown: Page) -> None:
     names = [chart.evaluate("e => e.querySelector('title').textContent") for chart in charts]
     words = [chart.evaluate("e => e.querySelector('desc').textContent") for chart in charts]
     assert all(names) and len(set(names)) == len(names) and all(words)
-    assert shown.get_by_role("img", name="mapped-read: every run").count() == 1
+    assert shown.get_by_role("img", name="Comparison, mapped-read: every run").count() == 1
     small = shown.evaluate(
         """[...document.querySelectorAll('svg.chart text')].filter(e =>
             e.getBoundingClientRect().height < 8).length"""
     )
     assert small == 0
-
-
-def test_identifiers_are_on_one_line(shown: Page) -> None:
-    """An identifier that fits into a line is not broken: its text has boxes at one height."""
-    broken = shown.evaluate(
-        """[...document.querySelectorAll('.id')].filter(e => {
-            const text = document.createRange();
-            text.selectNodeContents(e);
-            const lines = new Set([...text.getClientRects()].map(r => Math.round(r.top)));
-            return lines.size > 1 && e.parentElement.clientWidth > 20 * 14;
-        }).map(e => e.textContent)"""
-    )
-    assert broken == []
 
 
 _BROKEN_WORDS = """() => {
