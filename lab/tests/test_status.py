@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Capture, fails, write_files
+from conftest import Capture, write_files
 from guests import execute
 from quell import cli, status
-from quell.errors import QuellError
 from quell.paths import Cache, repo_root
 
 VMSTAT = """nr_free_pages 1000
@@ -50,14 +49,9 @@ def test_words(machine: Path, capsys: Capture, cache: Cache) -> None:
     for text in (
         "luf         on   max_stale_ms 100\n",
         "zap_batch   OFF\n",
-        "100,000 pages (410 MB) were deferred without a flush, 7,000 of them by migration",
-        "80 % of them without an IPI",
-        "deferred now: 1 MB",
-        "120 flushes served all of them",
-        # 93000 / 31 - 120
-        "up to 2,880 ",
-        "11 opens for writing and write faults; 2 folios were not freed",
-        "155 page table entries were cleared in 10 runs, 15.5 at a time",
+        "luf, since boot: park 100,000, migrate 7,000, release_aged 79,795, ",
+        "Of 99,744 pages that luf released, 80 % were released without an IPI.",
+        "Deferred now: 1 MB",
         "early_ack, since boot: sent 1,234\n",
         "received 42 shootdown interrupts",
     ):
@@ -75,36 +69,22 @@ def test_json(machine: Path, capsys: Capture) -> None:
     counters = report["counters"]
     assert (counters["luf_park"], counters["nr_luf_parked"], report["parked_kb"]) == (100000, 256, 1024)
     assert not {"luffy", "nr_free_pages"} & counters.keys()
-    assert (report["flushes_avoided_at_most"], report["shootdown_ipis"]) == (2880, 42)
+    assert report["shootdown_ipis"] == 42
 
 
-def test_switched_off_and_fresh(machine: Path) -> None:
-    (machine / status.SYSFS / "luf/enabled").write_text("0\n")
-    zero = "".join(f"{line.split()[0]} 0\n" for line in VMSTAT.splitlines())
-    (machine / "proc/vmstat").write_text(zero)
-    out = "\n".join(status.describe(status.read(machine)))
-    assert "deferred now: nothing" in out and "switched off: reclaim" in out
-    assert "avoided" not in out and "no large folio" in out
-
-
-def test_why_a_mechanism_is_refused(machine: Path) -> None:
+def test_refused_and_without_counters(machine: Path) -> None:
     (machine / status.SYSFS / "luf/enabled").write_text("0 (no reason)\n")
-    found = status.read(machine)
-    assert not found.switches["luf"]
-    assert "OFF  max_stale_ms 100, refused (no reason)" in "\n".join(status.describe(found))
-
-
-def test_without_counters(machine: Path) -> None:
     for name in ("vmstat", "interrupts", "uptime", "sys/kernel/osrelease"):
         (machine / "proc" / name).unlink()
     now = status.read(machine)
-    assert now.flushes_avoided is None and now.parked_kb is None
-    assert status.describe(now)[0] == "Linux of unknown version: a Quell kernel"
+    assert not now["switches"]["luf"] and now["parked_kb"] is now["shootdown_ipis"] is now["uptime_s"] is None
+    said = status.describe(now)
+    assert said[0] == "Linux of unknown version: a Quell kernel"
+    assert any("OFF  max_stale_ms 100, refused (no reason)" in line for line in said)
 
 
 def test_another_kernel(tmp_path: Path, capsys: Capture, cache: Cache) -> None:
     write_files(tmp_path, {"proc/sys/kernel/osrelease": "6.1.0-18-amd64\n"})
-    fails(QuellError, None, status.read, tmp_path)
     says = (
         "quell: the running kernel, 6.1.0-18-amd64, is not Quell's: it has no /sys/kernel/mm/quell; "
         "./quell deb makes packages, ./quell top works on any kernel\n"

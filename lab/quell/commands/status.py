@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from quell import status
+from quell.errors import QuellError
 
 EXAMPLES = """\
 ./quell status
@@ -21,21 +22,16 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, on any kernel")
-    parser.add_argument(
-        "--root", type=Path, default=Path("/"), metavar="DIR", help="read DIR/proc and DIR/sys (/)"
-    )
+    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="read DIR/proc and DIR/sys (/)")
 
 
 def main(args: argparse.Namespace) -> int:
     """Read and print."""
-    try:
-        now = status.read(args.root)
-    except status.NotQuell as error:
-        if args.json:
-            print(json.dumps(error.to_json(), indent=1))
-        raise
+    now = status.read(args.root)
     if args.json:
-        print(json.dumps(now.to_json(), indent=1))
-    else:
+        print(json.dumps(now, indent=1))
+    if not now["quell"]:
+        raise QuellError(now["reason"])
+    if not args.json:
         print("\n".join(status.describe(now)))
     return 0
