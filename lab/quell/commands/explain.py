@@ -5,7 +5,6 @@ Without a name, all mechanisms are listed. The text is from the mechanism's page
 """
 
 import argparse
-import difflib
 
 from quell import mechanisms
 from quell.errors import UsageError
@@ -23,16 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print it."""
-    known = mechanisms.load()
     if args.mechanism is None:
-        print("\n".join(mechanisms.overview(known)))
+        print("\n".join(mechanisms.overview()))
         print("\n./quell explain NAME describes one; ./quell status shows those of the running kernel.")
         return 0
-    for one in known:
-        if one.name == args.mechanism:
-            print("\n".join(mechanisms.screen(one)))
-            return 0
-    names = [one.name for one in known]
-    near = difflib.get_close_matches(args.mechanism.lower().replace("-", "_"), names, n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"they are {', '.join(names)}"
-    raise UsageError(f"no mechanism is called {args.mechanism!r}; {hint}")
+    found = [one for one in mechanisms.load() if one.name == args.mechanism]
+    if not found:
+        raise UsageError(f"no mechanism is called {args.mechanism!r}; they are {', '.join(mechanisms.names())}")
+    print("\n".join(mechanisms.screen(found[0])))
+    return 0
