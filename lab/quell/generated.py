@@ -3,14 +3,13 @@
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from quell import mechanisms, presets, series, tree, version, workload
 
 _LICENSE = "SPDX-License-Identifier: GPL-2.0-only"
 _MADE = "Made by ./quell completion and ./quell man."
-
 
 _END = """\
 .SH ENVIRONMENT
@@ -28,74 +27,27 @@ and
 .B quell compare \\-\\- CMD
 exit with the command's own code.
 """
-
-
-# The last name of a comma list. $1 is the word in bash.
-_LIST = {
-    "bash": """\
-_quell_NAME() {
-  local before=
-  [[ $1 != *,* ]] || before=${1%,*},
-  compgen -P "$before" -W "VALUES" -- "${1##*,}"
-}
-""",
-    "zsh": """\
-_quell_NAME() {
-  _values -s , NAME VALUES
-}
-""",
-}
-# The names of the cache's results, else files. With _files in the function's name bash treats both as file names.
-_RESULTS = {
-    "bash": """\
-_quell_results_or_files() {
-  local file names=
-  for file in "${QUELL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/quell}"/results/*/result.json; do
-    file=${file%/result.json}
-    [[ $file == *'*' ]] || names+=" ${file##*/}"
-  done
-  compgen -W "$names" -- "$1" || compgen -f -- "$1"
-}
-""",
-    "zsh": """\
-_quell_results_or_files() {
-  local -a names=(${QUELL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/quell}/results/*/result.json(N:h:t))
-  _alternative 'results:result:compadd -a names' 'files:file:_files'
-}
-""",
-}
-_FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running")
-
-
-def _completer(name: str, functions: Mapping[str, str], values: Sequence[str] = ()) -> dict[str, object]:
-    """Each shell's function and its text, as shtab takes them."""
-    text = {
-        shell: one.replace("NAME", name).replace("VALUES", " ".join(values)) for shell, one in functions.items()
-    }
-    return {**dict.fromkeys(text, f"_quell_{name}"), "preamble": text}
+_FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running", "RESULT")
 
 
 def _parser() -> argparse.ArgumentParser:
-    """All commands, with completers for files, folders and Quell's names."""
+    """All commands, with completion of files, folders and Quell's names."""
     import shtab
 
     from quell import cli
 
-    completers = {
-        "NAME[,NAME...]": _completer("workloads", _LIST, workload.known()),
-        "PATCH[,PATCH...]": _completer("patches", _LIST, series.selectable(series.read(tree.kernel_dir()))),
-        "GROUP": _completer("groups", _LIST, presets.group_names()),
-        "RESULT": _completer("results_or_files", _RESULTS),
-        **dict.fromkeys(_FILES, shtab.FILE),
+    names = {
+        "NAME[,NAME...]": workload.known(),
+        "PATCH[,PATCH...]": series.selectable(series.read(tree.kernel_dir())),
+        "GROUP": presets.group_names(),
+        "MECHANISM": mechanisms.names(),
     }
     parser = cli.whole_parser()
     for action in _actions(parser):
-        if action.type is Path:
+        if action.type is Path or action.metavar in _FILES:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
-        elif action.metavar == "MECHANISM":
-            action.choices = mechanisms.names()
-        elif action.metavar in completers:
-            action.complete = completers[action.metavar]  # type: ignore[attr-defined]
+        elif action.metavar in names:
+            action.choices = names[action.metavar]
     return parser
 
 
