@@ -5,6 +5,4 @@ import sys
 
 from quell import cli
 
-if sys.stdout is not None:
-    sys.stdout = cli.checked(sys.stdout)
 sys.exit(cli.main(sys.argv[1:]))

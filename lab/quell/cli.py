@@ -7,24 +7,18 @@ import argparse
 import difflib
 import errno
 import importlib
-import io
 import os
-import re
-import shlex
 import signal
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from quell import ui
 from quell.errors import QuellError, UsageError
 from quell.paths import Cache
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True)
@@ -67,60 +61,18 @@ COMMANDS = {
 }
 
 
-# argparse's messages, and the lab's.
-_PLAIN = {
-    r"^argument (?:[^/ ]*/)*(\S+): expected .*": r"\1 needs a value",
-    r"^argument (?:[^/ ]*/)*(\S+): invalid choice: (\S+) \(choose from (.*)\)$": r"\1: there is no \2; the choices are \3",
-    r"^the following arguments are required: (.*)$": r"\1 is missing",
-}
-
-
 class _Parser(argparse.ArgumentParser):
-    """argparse with UsageErrors, which also name the type of an option's value."""
+    """argparse with UsageErrors."""
 
     def error(self, message: str) -> NoReturn:
-        for pattern, plain in _PLAIN.items():
-            message = re.sub(pattern, plain, message)
+        if message.startswith("unrecognized arguments"):
+            message += "; a command goes after --" * (self.usage is not None)
+            message += "; workloads go after --workload" * ("--workload" in self._option_string_actions)
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def print_help(self, file: Any = None) -> None:
         # argparse's own ignores a failed write.
-        print(self.format_help(), end="", file=file, flush=True)
-
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        try:
-            return super()._get_value(action, arg_string)
-        except argparse.ArgumentError:
-            numbers = {int: "whole number", float: "number of seconds" if action.metavar == "S" else "number"}
-            what = numbers.get(action.type) or getattr(action.type, "__name__", "value")  # type: ignore[call-overload]
-            option = max(action.option_strings, key=len, default=action.metavar)
-            self.error(f"{option}: '{arg_string}' is not a {what}")
-
-    def stray(self, words: Sequence[str]) -> int | None:
-        """The index of the first word that belongs to no option; None without one, or behind an unknown option."""
-        at = 0
-        while at < len(words) and words[at].startswith("-"):
-            option, equals, _ = words[at].partition("=")
-            if (action := self._option_string_actions.get(option)) is None:
-                return None
-            at += 1 if equals or action.nargs == 0 else 2
-        return at if at < len(words) else None
-
-
-def _check_stray(name: str, parser: _Parser, words: Sequence[str]) -> None:
-    """UsageError for a command without its ``--``, or a workload without its option."""
-    if (at := parser.stray(words)) is None:
-        return
-    missing, what = "--", "a command goes after --"
-    if "--workload" in parser._option_string_actions:
-        from quell import workload
-
-        if {*words[at].split(",")} <= {*workload.known()}:
-            missing, what = "--workload", "workloads go after --workload"
-        elif not COMMANDS[name].takes_command:
-            return
-    meant = shlex.join(["./quell", name, *words[:at], missing, *words[at:]])
-    raise UsageError(f"{what}; did you mean: {meant}")
+        print(self.format_help(), end="", file=file)
 
 
 def module_of(name: str) -> Any:
@@ -215,8 +167,6 @@ def _run(argv: list[str]) -> int:
     module = module_of(name)
     parser = _Parser(prog=f"./quell {name}")
     _fill(parser, name, module)
-    if command_argv is None and (command.takes_command or "--workload" in parser._option_string_actions):
-        _check_stray(name, parser, rest)
     args = parser.parse_args(rest)
     args.command = command_argv
     if args.quiet:
@@ -224,28 +174,6 @@ def _run(argv: list[str]) -> int:
     with Cache().in_use() if command.uses_cache else nullcontext():
         code: int = module.main(args)
     return code
-
-
-class _OutputError(OSError):
-    """Standard output cannot be written; not raised for a closed pipe."""
-
-
-class _Output(io.FileIO):
-    """Standard output; its errors differ from those of other files."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise _OutputError(error.errno, error.strerror) from error
-
-
-def checked(stdout: TextIO) -> TextIO:
-    """A replacement of ``stdout``, as ``main`` needs it."""
-    raw = io.BufferedWriter(_Output(stdout.fileno(), "wb", closefd=False))
-    return io.TextIOWrapper(raw, stdout.encoding, stdout.errors, line_buffering=stdout.isatty())
 
 
 def _report(error: QuellError) -> int:
@@ -258,7 +186,7 @@ def _report(error: QuellError) -> int:
 
 
 def _os_error(error: OSError) -> QuellError:
-    where = error.filename2 or error.filename or "the cache folder"
+    where = error.filename2 or error.filename or "standard output, or a file in the cache"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UsageError(
             f"no disk space left for {where}; ./quell clean frees the cache, "
@@ -267,25 +195,17 @@ def _os_error(error: OSError) -> QuellError:
     return QuellError(f"{error.strerror or error}: {where}")
 
 
-def _discard_output() -> None:
-    """Discard standard output. Python would complain at exit about an unwritten rest."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _internal(error: Exception) -> QuellError:
-    text = traceback.format_exc()
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    message = f"internal error: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-    try:
+    found = QuellError(f"internal error: {type(error).__name__}: {error}")
+    with suppress(OSError, QuellError):
         log = Cache().logs / "internal-error.log"
-        log.write_text(text)
-    except (OSError, QuellError):
-        return QuellError(message)
-    return QuellError(message, log=log)
+        log.write_text(traceback.format_exc())
+        found.log = log
+    return found
 
 
 def main(argv: list[str]) -> int:
-    """Run one command; its exit code. Every error becomes one clear message."""
+    """Run one command; its exit code. Every error becomes one clear message. SystemExit after help."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -296,32 +216,19 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGHUP, interrupt)
     if sys.stdout is None:
         return _report(UsageError("standard output is closed"))
-    code = _reported(lambda: _run(argv))
-
-    def flush() -> int:
-        sys.stdout.flush()
-        return code
-
-    # Also after an error: a command may have printed before it.
-    return _reported(flush)
-
-
-def _reported(action: Callable[[], int]) -> int:
-    """The exit code of ``action``, or of its error, which is reported."""
     try:
-        return action()
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("quell: interrupted", file=sys.stderr)
         return 130
     except QuellError as error:
         return _report(error)
-    except BrokenPipeError:
-        _discard_output()
-        return 1
-    except _OutputError as error:
-        _discard_output()
-        return _report(UsageError(f"standard output cannot be written: {error.strerror}"))
     except OSError as error:
-        return _report(_os_error(error))
+        # Else Python complains at exit about output that it could not write.
+        sys.stdout = open(os.devnull, "w")
+        return 1 if isinstance(error, BrokenPipeError) else _report(_os_error(error))
     except Exception as error:
         return _report(_internal(error))

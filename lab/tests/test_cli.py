@@ -44,9 +44,8 @@ def test_help(capsys: Capture) -> None:
 def test_every_command_has_help_with_examples_that_parse(name: str, capsys: Capture) -> None:
     texts = []
     for words in ([name, "--help"], ["help", name]):
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit, match="^0$"):
             cli.main(words)
-        assert caught.value.code == 0
         texts.append(capsys.readouterr().out)
     out = texts[0]
     assert out == texts[1] and out.startswith(f"usage: ./quell {name} ") and "examples:\n" in out
@@ -69,20 +68,12 @@ def test_every_command_has_help_with_examples_that_parse(name: str, capsys: Capt
     (["doctor", "--", "ls"], "doctor takes no command after --"),
     (["compare", "--"], "no command after --"),
     (["doctor", "--wat"], "unrecognized arguments: --wat"),
-    (["build", "vax"], "there is no 'vax'"),
+    (["build", "vax"], "invalid choice: 'vax' (choose from "),
     (["help", "xyzzy"], "unknown command 'xyzzy'"),
-    (["compare", "make", "-j4"], "a command goes after --; did you mean: ./quell compare -- make -j4"),
-    (["run", "--cpus", "4", "--memory=1G", "--stock", "ls", "-q", "a b"],
-     "did you mean: ./quell run --cpus 4 --memory=1G --stock -- ls -q 'a b'"),
-    (["top", "ls", "--help"], "did you mean: ./quell top -- ls --help"),
-    (["ladder", "zap"], "workloads go after --workload; did you mean: ./quell ladder --workload zap"),
-    (["compare", "--runs", "6", "zap,fault"], "did you mean: ./quell compare --runs 6 --workload zap,fault"),
-    (["ladder", "nosuch"], "unrecognized arguments: nosuch"),
-    (["compare", "--wat", "make"], "unrecognized arguments: --wat make"),
-    (["compare", "--timeout", "abc"],
-     "quell: --timeout: 'abc' is not a number of seconds (see ./quell compare --help)"),
-    (["top", "--interval", "1s"], "quell: --interval: '1s' is not a number of seconds"),
-    (["compare", "--runs", "1.5"], "quell: --runs: '1.5' is not a whole number"),
+    (["compare", "make"], "unrecognized arguments: make; a command goes after --; workloads go after --workload"),
+    (["top", "ls"], "unrecognized arguments: ls; a command goes after -- (see ./quell top --help)"),
+    (["ladder", "zap"], "unrecognized arguments: zap; workloads go after --workload"),
+    (["compare", "--timeout", "abc"], "argument --timeout: invalid float value: 'abc' (see ./quell compare --help)"),
     (["deb", "--config", "x", "-j", "0"], "quell: --jobs is 1 to 1024, not 0"),
 ])  # fmt: skip
 def test_bad_usage(argv: list[str], message: str, capsys: Capture) -> None:
@@ -101,8 +92,8 @@ def test_output_that_cannot_be_written(words: str, cache: Cache) -> None:
         return done.returncode, done.stderr
 
     code, text = said(">/dev/full")
-    assert code == 2 and text.endswith("quell: standard output cannot be written: No space left on device\n")
-    assert len(text.splitlines()) == 1 + words.startswith("status")  # which has an error of its own, too
+    assert code == 2 and text.startswith("quell: no disk space left for standard output")
+    assert len(text.splitlines()) == 1
     assert said(">&-") == (2, "quell: standard output is closed\n")
     assert not cache.root.exists()
 

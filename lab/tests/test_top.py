@@ -165,7 +165,7 @@ def test_without_permission(
 @pytest.mark.parametrize(("args", "code", "words"), [
     (["--interval", "0"], 2, "--interval is 0.1 to 3600"),
     (["--interval", "nan"], 2, "--interval is 0.1 to 3600"),
-    (["--source", "magic"], 2, "there is no"),
+    (["--source", "magic"], 2, "invalid choice"),
     (["--source", "hist"], 2, "hist: this kernel lacks CONFIG_HIST_TRIGGERS"),
     (["--once", "--", "true"], 2, "--once is not for a command"),
     (["--json", "--folded"], 2, "exclude each other"),
