@@ -2,7 +2,7 @@
 import argparse
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +12,7 @@ import pytest
 import report_samples
 from conftest import Capture, fails
 from guests import SIDES, Patch, plan, sample
-from quell import cli, counters, engine, judge, mechanisms, presets, published, results, sides, stats, workload
+from quell import cli, counters, engine, judge, mechanisms, presets, published, results, sides, source, stats, workload
 from quell.commands import compare as command
 from quell.commands import figures
 from quell.errors import QuellError, UsageError
@@ -74,28 +74,23 @@ def test_options_change_a_preset() -> None:
         command.request_for(parser.parse_args(["--deterministic", "--accel", "kvm"]))
 
 
-WORK = '[t]\nsource = "s"\nconditions = "c"\nworkload = "zap"\nfigure = "elapsed_s"\n'
+def test_the_data_files_are_right() -> None:
+    """Every claim and every published figure names a figure that is there, and can be told in its runs."""
+    def figures(workloads: Sequence[str]) -> set[str]:
+        return {*counters.KNOWN, *(figure for item in workload.select(workloads) for figure in item.figures)}
 
-
-@pytest.mark.parametrize(("load", "text", "says"), [
-    (presets.groups, '[a]\nworkload = ["zap"]', "a cannot be used: there is no field workload"),
-    (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s < 3"]', "is no claim"),
-    (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s,nosuch <= 3"]', "unknown figure nosuch"),
-    (presets.groups, '[a]\nmeasure = { runs = 3 }\nclaims = ["elapsed_s not worse"]', "needs 4 runs"),
-    (presets.groups, '[a]\nworkloads = ["zap"]\nclaims = ["elapsed_s <= 3 on 7"]', "is of no version"),
-    (presets.groups, '[a]\nsides = ["a=b"]', "no kernel 'b'"),
-    (presets.groups, '[a]\nlike = "b"', "a cannot be used: 'b'"),
-    (presets.groups, "a = 3", "a cannot be used"),
-    (presets.groups, "[a", "toml cannot be used"),
-    (published.load, f'{WORK}rungs = ["nosuch", "quell"]\na = {{ ratio = 1 }}', "a names the unknown rung nosuch"),
-    (published.load, f'{WORK}rungs = ["stock", "quell"]\na = {{ ratio = 1 }}\n[u]\na = {{}}', "a is there twice"),
-    (published.load, f'{WORK}rungs = ["stock", "quell"]\na = {{ ratio = 1, figure = "nosuch" }}', "a names the unknown figure nosuch"),
-    (published.load, f"{WORK}rungs = []\na = {{ before = 2 }}", "t cannot be used: 'after'"),
-    (published.load, f"{WORK}rungs = []\na = {{ ratio = 1 }}", "t cannot be used: a: Expected"),
-])  # fmt: skip
-def test_faults_in_the_data(load: Callable[..., object], text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "toml").write_text(text)
-    fails(QuellError, says, load, path=tmp_path / "toml")
+    for group in presets.groups():
+        assert group.claims and {*group.chart} <= {figure for figure, *_ in group.claims}, group.name
+        for figure, kind, _, linux in group.claims:
+            assert figure in figures(group.workloads), (group.name, figure)
+            assert kind != "not worse" or group.runs >= stats.runs_needed(1), group.name
+            assert linux in ("", *source.VERSIONS), group.name
+    rungs = {side.name for side in presets.load("ladder").sides}
+    rows = published.load()
+    assert len({row.id for row in rows}) == len(rows) > 20
+    for row in rows:
+        assert row.source and row.conditions and {*row.rungs} <= rungs and row.figure in figures([row.workload]), row.id
+    fails(QuellError, "is no claim", presets.parse_claims, "elapsed_s < 3")
 
 
 def result(**runs: tuple[list[float], list[float]]) -> dict[str, Any]:
@@ -128,7 +123,7 @@ LOW, HIGH = [10.0, 11, 12, 13, 14], [20.0, 21, 22, 23, 24]
     ("elapsed_s <= 0.6 on 6.12", HIGH, LOW, True),
 ])  # fmt: skip
 def test_claims(claim: str, stock: list[float], quell: list[float], holds: bool) -> None:
-    [made] = presets._claims([claim], ["zap"], 5)
+    [made] = presets.parse_claims(claim)
     group = presets.Preset("g", sides=SIDES, claims=(made,), tolerance=0.03, slack=25)
     [row] = presets.check(group, result(**{made[0]: (stock, quell)}))
     assert row["holds"] is holds, row
@@ -161,16 +156,13 @@ def test_the_projects_figures(monkeypatch: Patch, capsys: Capture) -> None:
     asked = compare.call_args.args[0]
     assert [side.settings for side in asked.sides] == [{"/sys/kernel/mm/lru_gen/enabled": "0"}] * 2
     [zswap] = presets.groups(["swap-zswap"])
-    assert (zswap.swap, zswap.claims) == ("zswap", presets.load("swap", presets._FOLDER / "figures.toml").claims)
+    assert (zswap.swap, zswap.claims) == ("zswap", presets.load("swap", presets.FIGURES).claims)
     assert cli.main(["figures", "nosuch"]) == 2
     assert "they are: luf-1G" in capsys.readouterr().err
 
 
 def test_published_figures_beside_ours() -> None:
-    rows = published.load()
-    assert len({row.id for row in rows}) == len(rows) > 20
-    assert all(row.source and row.conditions for row in rows)
-    [row] = [row for row in rows if row.id == "unmap-elapsed-48"]
+    [row] = [row for row in published.load() if row.id == "unmap-elapsed-48"]
     assert row.ratio == 0.76
     pairs = ((HIGH, [v * 0.97 for v in HIGH]), (HIGH, LOW), (LOW, HIGH))
     assert [published.direction(row, *pair) for pair in pairs] == ["none", "agrees", "opposite"]
