@@ -2,7 +2,8 @@
 """The project's figures as a page (Markdown) with a chart (SVG), from kept results.
 
 A group has a section for each version of Linux. Sections with a result in the cache are
-updated; the others, their bars in the chart, and all text before the first section, stay.
+updated; the others, and all text before the first section, stay. The chart is drawn from
+the tables of all sections.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quell import machine, presets, results, source, table, ui
+from quell import counters, machine, presets, results, source, table, ui
 from quell.errors import UsageError
 from quell.paths import Cache, write_atomic
 
@@ -30,32 +31,29 @@ def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[
     sections = {part.partition("\n")[0]: part.rstrip() for part in old}
     newest: dict[tuple[str, str], dict[str, Any]] = {}
     for one in results.kept(cache):
-        newest.setdefault((one["preset"], _version(one)), one)
-    chart = page.with_suffix(".svg")
-    made, bars = {}, _drawn(chart)
-    for group in groups:
-        for version in source.VERSIONS:
-            if result := newest.get((group.name, version)):
-                rows = presets.check(group, result)
-                made[f"## {group.name}, Linux {version}"] = _section(group, result, rows)
-                bars |= dict(bar for row in rows if (bar := _bar(group, row, result)))
+        newest.setdefault((one["preset"], source.linux_of(one["environment"]["kernel_source"])), one)
+    made = [
+        (_heading(group, version), _section(group, result, _heading(group, version)))
+        for group in groups for version in source.VERSIONS if (result := newest.get((group.name, version)))
+    ]  # fmt: skip
     if not made:
         raise UsageError("no result of these groups is kept; ./quell figures GROUP makes one")
-    sections |= made
-    order = [f"## {name}, Linux {version}" for name in presets.group_names() for version in source.VERSIONS]
+    sections |= dict(made)
+    every = [(group, version, _heading(group, version)) for group in presets.groups() for version in source.VERSIONS]
+    order = [heading for _, _, heading in every]
     ordered = sorted(sections, key=lambda head: order.index(head) if head in order else len(order))
     write_atomic(page, preamble + "\n\n".join(sections[head] for head in ordered) + "\n")
-    labels = [label for group in presets.groups(()) for version in source.VERSIONS for label in _labels(group, version).values()]
+    bars = [bar for group, version, head in every for bar in _bars(group, version, sections.get(head, ""))]
     if bars:
-        write_atomic(chart, _chart([(label, bars[label]) for label in labels if label in bars]))
+        write_atomic(page.with_suffix(".svg"), _chart(bars))
     return len(made), len(sections)
 
 
-def _version(result: Mapping[str, Any]) -> str:
-    return source.linux_of(result["environment"]["kernel_source"])
+def _heading(group: presets.Preset, version: str) -> str:
+    return f"## {group.name}, Linux {version}"
 
 
-def _section(group: presets.Preset, result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+def _section(group: presets.Preset, result: Mapping[str, Any], heading: str) -> str:
     made = result["environment"]
     settings = "; ".join(side.option() for side in group.sides if side.parameters)
     how = "guest instructions" if made["deterministic"] else made["accelerator"]["name"].upper()
@@ -66,11 +64,11 @@ def _section(group: presets.Preset, result: Mapping[str, Any], rows: Sequence[Ma
     conditions += [f"swap on {group.swap}"] * bool(group.swap) + [f"sides {settings}"] * bool(settings)
     names = [side.name for side in group.sides]
     lines = [
-        f"## {group.name}, Linux {_version(result)}", "", f"{group.about[0].upper()}{group.about[1:]}.", "",
+        heading, "", f"{group.about[0].upper()}{group.about[1:]}.", "",
         "; ".join(conditions) + ".", "", _HEAD.format(*names),
     ]  # fmt: skip
     before = ("", "")
-    for row in rows:
+    for row in presets.check(group, result):
         here = (f"`{row['workload']}`", f"{machine.format_memory(row['memory_kb'] * 1024)}, {row['cpus']} CPUs")
         figure = next(c["figures"][row["figure"]] for c in result["comparisons"] if c["workload"] == row["workload"])
         cells = [*(("", "") if here == before else here), table.label(figure, made), row["claim"].removeprefix("ratio ")]
@@ -86,24 +84,17 @@ _WIDTH, _LABEL, _ROW = 760, 400, 22
 Bar = tuple[str, float]
 
 
-def _bar(group: presets.Preset, row: Mapping[str, Any], result: Mapping[str, Any]) -> Bar | None:
-    """A row that its group shows in the chart."""
-    if row["figure"] not in group.chart or row["ratio"] is None or row["cpus"] != result["comparisons"][0]["cpus"]:
-        return None
-    return _labels(group, _version(result))[row["figure"]], row["ratio"]
-
-
-def _labels(group: presets.Preset, version: str) -> dict[str, str]:
-    """The labels of a group's bars, by figure."""
-    on = f", {group.swap}" * bool(group.swap)
-    return {figure: f"{text}{on}, Linux {version}" for figure, text in group.chart.items()}
-
-
-def _drawn(chart: Path) -> dict[str, float]:
-    """The bars of a chart that _chart() made: a label ends where the bar begins, its ratio follows."""
-    texts = [] if not chart.exists() else [e for e in ET.parse(chart).getroot() if e.tag.endswith("}text")]
-    pairs = zip(texts, texts[1:])
-    return {str(label.text): float(str(ratio.text)) for label, ratio in pairs if label.get("text-anchor") == "end"}
+def _bars(group: presets.Preset, version: str, section: str) -> list[Bar]:
+    """The bars of a group: for each figure of its chart the first row in the table of its section."""
+    bars = []
+    rows = [[cell.strip() for cell in line.split("|")] for line in section.splitlines() if line.startswith("|")]
+    for figure, text in group.chart.items():
+        title = counters.KNOWN[figure].title if figure in counters.KNOWN else figure
+        ratios = [row[7] for row in rows if re.split(r",| \(", row[3])[0] == title]
+        if ratios and ratios[0] != "-":
+            on = f", {group.swap}" * bool(group.swap)
+            bars.append((f"{text}{on}, Linux {version}", float(ratios[0])))
+    return bars
 
 
 def _chart(bars: Sequence[Bar]) -> str:
