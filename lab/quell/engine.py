@@ -87,8 +87,7 @@ class Plan:
 
     ``name`` is the plan's among the comparisons, ``workload`` that of its description.
     ``memory`` in bytes, ``timeout`` in seconds. Another exit code than 0 is an error, except for
-    the user's ``own`` command. ``options`` are those of its disks and swap. With ``here`` it runs
-    on this machine.
+    the user's ``own`` command. ``options`` are those of its disks and swap.
     """
 
     name: str
@@ -103,7 +102,6 @@ class Plan:
     nodes: tuple[int, ...] = ()
     workload: str = ""
     options: tuple[str, ...] = ()
-    here: bool = False
 
     def facts(self) -> dict[str, Any]:
         """The plan's part of a result."""

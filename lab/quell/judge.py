@@ -72,13 +72,12 @@ def comparison(
 def _figures(samples: Samples) -> dict[str, Any]:
     """Every figure that any run has, with the runs of each side; None where a side lacks it."""
     runs: dict[str, dict[str, list[counters.Number]]] = {}
-    figures = {}
+    figures: dict[str, Any] = {}
     for side, made in samples.items():
         for sample in made:
             for name, found in {**sample.metrics, **sample.figures, **sample.extras}.items():
                 value = found.value if isinstance(found, counters.Figure) else found
-                if name not in figures:
-                    figures[name] = _described(name, found)
+                figures.setdefault(name, _described(name, found))
                 runs.setdefault(name, {}).setdefault(side, []).append(value)
     for name, figure in figures.items():
         figure["sides"] = {side: stats.summarize(runs[name].get(side, ())) for side in samples}
@@ -144,16 +143,15 @@ def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | N
     and did different work. Without the work of every run no count is judged.
     """
     times = {side: [run.metrics.get("elapsed_s", 0) for run in runs] for side, runs in samples.items()}
+    unknown = _Work(times, "s", (
+        "The runs took the same time, and not every one reports its work: counts are shown per second and get "
+        "no verdict. With a line 'figure+ work N ops' in the command's output they are judged per unit of work."
+    ))  # fmt: skip
     name = next((n for n, f in figures.items() if f["source"] == "program" and f["better"] == "more"), None)
     if name is None:
         every = [time for runs in times.values() for time in runs]
-        if not plan.own or min(every) < _FIXED_S or max(every) - min(every) > _FIXED_TIME * min(every):
-            return None
-        return _Work(times, "s", (
-            "The command runs for a fixed time, and its amount of work is not known: counts are shown "
-            "per second and get no verdict. With a line 'figure+ work N ops' in its output they are judged "
-            "per unit of work."
-        ))  # fmt: skip
+        fixed = plan.own and min(every) >= _FIXED_S and max(every) - min(every) <= _FIXED_TIME * min(every)
+        return unknown if fixed else None
     unit = re.sub(r"/(s|sec|second)$", "", figures[name]["unit"])
     rate = unit != figures[name]["unit"]
     runs = {
@@ -166,39 +164,30 @@ def _work(plan: Plan, samples: Samples, figures: Mapping[str, Any]) -> _Work | N
     time, work = ({side: statistics.median(one) for side, one in all_.items()} for all_ in (times, runs))
     base, *others = samples
     same_time = [side for side in others if abs(time[side] - time[base]) <= _AGREE * time[base]]
-    if not all(value > 0 for done in runs.values() for value in done):
-        note = f"Not every run reports its work ({name}): counts are shown per second and get no verdict."
-        return _Work(times, "s", note) if same_time else None
+    if min(value for done in runs.values() for value in done) <= 0:
+        return unknown if same_time else None
     if not any(abs(work[side] - work[base]) > stats.LEAST_SHARE * work[base] for side in same_time):
         return None
     unit = unit if unit not in ("", "1") else name
     said = ", ".join(f"{side} {work[side] / work[base]:.2f}" for side in others)
-    return _Work(runs, unit, (
-        f"Sides took the same time and did different work ({name}: {said} of {base}'s): "
-        f"counts are judged per {unit}."
-    ), judged=True)  # fmt: skip
+    note = f"Sides took the same time and did different work ({name}: {said} of {base}'s): counts are judged per {unit}."
+    return _Work(runs, unit, note, judged=True)
 
 
 def _per_work(figures: dict[str, Any], samples: Samples, work: _Work) -> dict[str, str]:
     """Add the counts per unit of work; their names by those of the bare counts."""
-    names: dict[str, str] = {}
-    for name in [n for n in figures if n in counters.EVENTS]:
-        key = f"{name}_per_{work.unit}"
-        if figures.get(key, {}).get("source") == "program":
-            continue
+    names = {name: f"{name}_per_{work.unit}" for name in figures if name in counters.EVENTS}
+    names = {name: key for name, key in names.items() if figures.get(key, {}).get("source") != "program"}
+    for name, key in names.items():
         per = {
             side: [run.metrics[name] / done for run, done in zip(runs, work.runs[side], strict=True)
                    if name in run.metrics and done]
             for side, runs in samples.items()
         }  # fmt: skip
         figures[key] = {
-            **figures[name],
-            "title": f"{figures[name]['title']} per {work.unit}",
-            "carries_over": work.judged,
-            "sides": {side: stats.summarize(runs) for side, runs in per.items()},
-            "against": {},
-        }
-        names[name] = key
+            **figures[name], "title": f"{figures[name]['title']} per {work.unit}", "carries_over": work.judged,
+            "sides": {side: stats.summarize(runs) for side, runs in per.items()}, "against": {},
+        }  # fmt: skip
     return names
 
 
@@ -209,10 +198,9 @@ def _eligible(plan: Plan, figures: Mapping[str, Any], sides: Sequence[Side]) -> 
         if not (taken and parked and switches(side)["luf"]) or taken["median"] < _MANY_PAGES:
             continue
         if parked["median"] < _FEW_ELIGIBLE * taken["median"]:
-            why = ": it takes files on ext4, xfs, btrfs, f2fs, erofs and squashfs." if plan.here else (
-                " (files on 9p, the guest's root, are not eligible): "
-                "--data PATH gives the command's data a disk with a real file system."
-            )
-            said = f"Reclaim took {taken['median']:,.0f} pages of files on {side.name}"
-            return [f"{said}, and lazy unmap flush could defer the flush of hardly any{why}"]
+            return [
+                f"Reclaim took {taken['median']:,.0f} pages of files on {side.name}, and lazy unmap flush could defer "
+                "the flush of hardly any: it takes files on ext4, xfs, btrfs, f2fs, erofs and squashfs. In a guest "
+                "--data PATH gives the command's data such a disk."
+            ]
     return []

@@ -72,15 +72,10 @@ class Progress:
     def show(self) -> None:
         """Print a line if it is time."""
         now = time.monotonic()
-        if now - self.last < self.interval_s:
-            return
-        self.last = now
-        if self.total and 0 < self.completed <= self.total:
-            left = (now - self.start) * (self.total - self.completed) / self.completed
-            share = 100 * self.completed / self.total
-            note(f"{self.description}: {share:.0f} %, about {duration(left)} left")
-        else:
-            note(f"{self.description}: {duration(now - self.start)} so far")
+        if now - self.last >= self.interval_s:
+            self.last = now
+            done = f"{100 * self.completed / self.total:.0f} %" if self.total else "goes on"
+            note(f"{self.description}: {done} after {duration(now - self.start)}")
 
 
 def duration(seconds: float) -> str:
@@ -103,21 +98,17 @@ def size(count: int) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """A figure in at most 7 characters: 12,345, 1.234, 957.4k; "-" for None."""
+    """A figure in at most 7 characters, with four digits where it is no whole number: 12,345, 1.234, 957.4k; "-" for None."""
     if value is None:
         return "-"
+    unit, scale = "", 1.0
     if abs(value) >= 100_000:
-        for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-            if abs(value) >= size:
-                return f"{value / size:.{_digits(value / size)}f}{unit}"
-    if float(value).is_integer():
+        unit, scale = next((unit, scale) for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if abs(value) >= scale)
+    elif float(value).is_integer():
         return f"{int(value):,}"
-    return f"{value:,.{_digits(value)}f}"
-
-
-def _digits(value: float) -> int:
-    """Decimals that leave four significant digits."""
-    return 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
+    share = value / scale
+    digits = 3 if abs(share) < 10 else 2 if abs(share) < 100 else 1 if abs(share) < 1000 else 0
+    return f"{share:,.{digits}f}{unit}"
 
 
 def console(file: IO[str] | None = None) -> Console:

@@ -95,7 +95,7 @@ def test_signal_becomes_an_exit_code() -> None:
 
 
 def test_figures_that_are_none() -> None:
-    for value in ("fast", "nan", "inf", "1e305", "-1e-200"):
+    for value in ("fast", "nan", "inf", "-1e305"):
         fails(FramesError, "no number", counters.parse_figures, f"figure rate {value} pages\n")
     for name in ("elapsed_s", "kswapd_s", "luf_park"):
         with pytest.raises(FramesError, match=f"figure {name} has the name of one"):

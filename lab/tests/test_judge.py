@@ -2,7 +2,6 @@
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,13 +138,13 @@ def test_fixed_time_with_unknown_work() -> None:
         lambda n: sample(elapsed_s=10 + n / 1000, flush_requests=3139 + n),
     )
     assert verdict(one, "flush_requests") is None and verdict(one, "flush_requests_per_s") is None
-    assert "flush_requests_per_s" in one["shown"] and "fixed time" in one["notes"][0]
+    assert "flush_requests_per_s" in one["shown"] and "per second" in one["notes"][0]
 
 
 @pytest.mark.parametrize("work", [[0, 9, 9, 9, 9], [-1, 9, 9, 9, 9], [None, 9, 9, 9, 9]])
 def test_work_that_is_not_known_of_every_run(work: list[float | None]) -> None:
     one = compared(loop(5, 1000), lambda n: loop(work[n - 1], 3000)(n))
-    assert "Not every run reports its work (work)" in one["notes"][0]
+    assert "not every one reports its work" in one["notes"][0]
     assert verdict(one, "flush_requests") is verdict(one, "flush_requests_per_s") is None
 
 
@@ -181,11 +180,6 @@ def test_files_that_were_not_eligible() -> None:
     assert quell(50000) == []
     [note] = quell(3)
     assert "91,000 pages of files on quell" in note and "--data PATH" in note
-    # On this machine there is no --data.
-    runs = [sample(elapsed_s=n, file_pages_reclaimed=9000, luf_park=0) for n in FIVE]
-    samples = {side.name: runs for side in SIDES}
-    here = judge.comparison(replace(plan(own=True), here=True), samples, SIDES, emulated=False)
-    assert "files on ext4" in here["notes"][0] and "--data" not in here["notes"][0]
 
 
 def test_exit_codes_that_differ() -> None:
