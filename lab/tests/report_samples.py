@@ -10,6 +10,7 @@ from quell.sides import Side
 
 MATTERS = ("shootdown_ipis", "flush_requests", "elapsed_s")
 PAIR = (Side("stock", "stock"), Side("quell", "quell"))
+THREE = (*PAIR, Side("no-luf", "quell", ("quell=-luf",)))
 LADDER = presets.load("ladder").sides
 
 

@@ -16,10 +16,8 @@ from quell import cli, results, stats
 from quell.errors import QuellError
 from quell.paths import Cache
 from quell.report import page
-from quell.sides import Side
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
-THREE = (Side("stock", "stock"), Side("no-luf", "quell", ("quell=-luf",)), Side("all", "quell"))
 
 
 class Page(HTMLParser):
@@ -87,10 +85,10 @@ def test_has_the_numbers_of_the_terminal() -> None:
 
 
 def test_sides_and_notes() -> None:
-    document = samples.result(samples.comparison(sides=THREE, codes=(0, 3, 0)), sides=THREE)
+    document = samples.result(samples.comparison(sides=samples.THREE, codes=(0, 3, 0)), sides=samples.THREE)
     text = Page(document).text
-    assert "ratio stock no-luf all" in text and "6.12.7-quell, configuration c0ffeec0ffee, with quell=-luf" in text
-    assert "exit codes: stock 0 0 0 0 0, no-luf 3 3 3 3 3, all 0 0 0 0 0. TLB misses were not counted." in text
+    assert "ratio stock quell no-luf" in text and "6.12.7-quell, configuration c0ffeec0ffee, with quell=-luf" in text
+    assert "exit codes: stock 0 0 0 0 0, quell 3 3 3 3 3, no-luf 0 0 0 0 0. TLB misses were not counted." in text
 
 
 def test_missing_sides_and_extreme_numbers() -> None:

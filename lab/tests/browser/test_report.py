@@ -12,9 +12,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import report_samples as samples
 from quell.report import page
-from quell.sides import Side
 
-THREE = (Side("stock", "stock"), Side("no-luf", "quell", ("quell=-luf",)), Side("all", "quell"))
 LONG = "a-workload-with-" + "a-very-" * 20 + "long-name"
 VIEWS = {
     "phone": {"viewport": {"width": 375, "height": 700}, "color_scheme": "light"},
@@ -51,7 +49,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     found = [
         samples.result(*comparisons),
-        samples.result(samples.comparison("fault", sides=THREE), sides=THREE),
+        samples.result(samples.comparison("fault", sides=samples.THREE), sides=samples.THREE),
         samples.ladder(workloads=("mapped-read", LONG)),
         samples.ladder((2, 4, 16)),
     ]
