@@ -21,7 +21,7 @@ from quell import procfs
 from quell.errors import UsageError
 from quell.top import sample
 from quell.top.sample import Event, Flush, Snapshot
-from quell.top.tracefs import Instance, NoAccess, Session, session
+from quell.top.tracefs import Instance, Session, session
 
 # wait(seconds) sleeps; True when it is time to end.
 Wait = Callable[[float], bool]
@@ -67,7 +67,7 @@ class Source:
             "functions that the compiler inlined",
         ]
         if not tracefs.has(_FLUSH):
-            raise NoAccess("this kernel has no trace event tlb:tlb_flush")
+            raise UsageError("this kernel has no trace event tlb:tlb_flush")
         self.targets, self.handlers = tracefs.has(_QUEUE), tracefs.has(_ENTRY)
         if not self.targets:
             self.cannot_see.append("the CPUs that each process interrupted (Linux 6.4)")
@@ -188,7 +188,7 @@ class Hist(Source):
     def __init__(self, tracefs: Session) -> None:
         super().__init__(tracefs)
         if not tracefs.has(f"{_FLUSH}/hist"):
-            raise NoAccess("this kernel lacks CONFIG_HIST_TRIGGERS")
+            raise UsageError("this kernel lacks CONFIG_HIST_TRIGGERS")
         self.cannot_see.append("stack functions beyond the 16th")
         # By event and trigger: the last counts, which only grow, and the events dropped until then.
         self._last: dict[tuple[str, str], tuple[dict[sample.HistKey, int], int]] = {}
@@ -214,11 +214,11 @@ class Hist(Source):
         for trigger in choices:
             try:
                 self.counts.write(f"{event}/trigger", trigger)
-            except OSError:
+            except UsageError:
                 continue
             self._triggers.append((event, trigger))
             return
-        raise NoAccess(f"the kernel refused the histogram {choices[0]!r}")
+        raise UsageError(f"the kernel refused the histogram {choices[0]!r}")
 
     def _counted(self) -> Snapshot:
         # Parsing takes long: texts as old as the counters, so that both hold the same shootdowns.
@@ -316,8 +316,8 @@ def choose(wanted: str, stack: ExitStack) -> tuple[Source, list[str]]:
             try:
                 source = kind(tracefs)
                 source.start()
-            except (NoAccess, OSError) as error:
-                why.append(f"{kind.name}: {error.message if isinstance(error, NoAccess) else error}")
+            except UsageError as error:
+                why.append(f"{kind.name}: {error}")
             else:
                 stack.push(attempt.pop_all())
                 return source, why

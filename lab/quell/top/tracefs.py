@@ -2,13 +2,12 @@
 """Private trace instances, removed however ``top`` ends.
 
 All tracing happens in ``instances/quell-PID-*``. The machine's own trace buffer, events, options and
-triggers are not touched, and removing an instance takes its events and triggers with it. Where tracefs
-is not mounted, a detached mount is used: no path leads to it, and it ends with its last open file.
+triggers are not touched, and removing an instance takes its events and triggers with it. tracefs is
+mounted on no path: such a mount needs no folder, and ends with its last open file.
 
-- Normal end, exception, signal: ``session()`` removes the instances.
-- SIGKILL: a guard process in a session of its own does; its input ends with us.
-- SIGKILL of both: the next ``top`` does. It recognizes abandoned instances by their lock, since each
-  user of an instance holds flock() on its directory. A PID proves nothing across PID namespaces.
+- SIGKILL: a guard process in a session of its own removes the instances, as it does at the normal end,
+  after an exception and a signal; its input ends with us.
+- SIGKILL of both: the next ``top`` does. Instances in use are busy: their trace_pipe is open.
 
 Tests: ``test_leaves_tracefs_as_it_was``, ``test_killed_with_its_guard_is_swept_by_the_next``.
 """
@@ -23,6 +22,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from quell.errors import UsageError
 
@@ -37,50 +37,30 @@ trap '' TERM INT HUP QUIT
 read -r line
 cd "$1" || exit
 for round in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-	left=
-	for one in "$2"*; do
-		[ ! -d "$one" ] || rmdir "$one" 2>/dev/null || left=1
-	done
-	[ "$left" ] || exit 0
+	ls -d "$2"* || exit 0
+	rmdir "$2"* && exit
 	sleep 0.2
 done
 """
 
 
-class NoAccess(UsageError):
-    """Tracing is not possible; the message names the missing part."""
-
-
-def _no_access(error: OSError, action: str) -> NoAccess:
-    if error.errno == errno.ENODEV:
-        return NoAccess("this kernel has no tracefs (CONFIG_TRACING)")
-    if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
-        return NoAccess(f"{action} fails: {error.strerror}")
-    if os.geteuid() != 0:
-        return NoAccess(f"{action} needs root (CAP_SYS_ADMIN): sudo ./quell top")
-    lockdown = Path("/sys/kernel/security/lockdown")
+@contextmanager
+def _refusals(action: str) -> Iterator[None]:
+    """A UsageError instead of an OSError."""
     try:
-        if "[confidentiality]" in lockdown.read_text():
-            return NoAccess(f"{action} is closed by the kernel's lockdown ({lockdown})")
-    except OSError:
-        pass
-    return NoAccess(
-        f"{action} is denied to root here ({error.strerror}): the capability CAP_SYS_ADMIN is missing, "
-        "as in most containers; run it on the host"
-    )
+        yield
+    except OSError as error:
+        message = f"{action} fails: {error.strerror}"
+        if error.errno in (errno.EPERM, errno.EACCES):
+            message += (
+                "; it needs root with CAP_SYS_ADMIN, which most containers lack, on a kernel without "
+                "lockdown: sudo ./quell top"
+            )
+        raise UsageError(message) from error
 
 
-def _mounted() -> Path | None:
-    """The path of a mounted tracefs."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, kind = line.partition(" - ")
-        if kind.startswith("tracefs "):
-            return Path(fields.split()[4].replace("\\040", " "))
-    return None
-
-
-def _private_mount() -> int:
-    """A file of a tracefs that is mounted on no path."""
+def mounted() -> int:
+    """A file of tracefs, mounted on no path."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     fd: int = -1
     context = call(_SYS_FSOPEN, b"tracefs", _CLOEXEC)
@@ -90,73 +70,49 @@ def _private_mount() -> int:
         os.close(context)
     if fd < 0:
         number = ctypes.get_errno()
-        raise _no_access(OSError(number, os.strerror(number)), "mounting tracefs")
+        raise OSError(number, os.strerror(number))
     return fd
 
 
 @contextmanager
 def session() -> Iterator[Session]:
-    """The place to make instances in; all of them are removed at its end. NoAccess without tracefs."""
+    """The place to make instances in; all of them are removed at its end. UsageError without tracefs."""
+    with _refusals("mounting tracefs"):
+        mount = mounted()
     with ExitStack() as stack:
-        root, inherited = _mounted(), []
-        if root is None:
-            inherited.append(_private_mount())
-            stack.callback(os.close, inherited[0])
-            root = Path(f"/proc/self/fd/{inherited[0]}")
-        one = Session(root)
-        try:
-            with one.lock():
-                sweep(one.instances)
-        except OSError as error:
-            raise _no_access(error, "reading tracefs" if inherited else f"reading {root}") from error
-        one.guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "quell-guard", str(one.instances), one.name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=inherited,
-            start_new_session=True,
-        )
-        try:
-            yield one
-        finally:
-            for made in one.made:
-                made.close()
-            with one.lock():
-                sweep(one.instances)
-            # Removes those that are busy, as others look into them.
-            one.guard.communicate()
+        stack.callback(os.close, mount)
+        one = Session(mount)
+        # With the end of its input it removes the instances.
+        stack.callback(one.guard.communicate)
+        stack.enter_context(one.files)
+        yield one
 
 
-def sweep(instances: Path) -> list[str]:
-    """Remove all instances that no ``top`` uses; their names."""
-    removed = []
-    for path in sorted(instances.glob(f"{_PREFIX}*")):
-        with suppress(OSError), _open(path) as fd:  # in use, or gone
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rmdir(path)
-            removed.append(path.name)
-    return removed
-
-
-@contextmanager
-def _open(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    fd = os.open(path, flags)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def sweep(instances: Path) -> None:
+    """Remove all instances that no ``top`` uses."""
+    for path in instances.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, or gone
+            path.rmdir()
 
 
 class Session:
-    """tracefs at ``root``, and the instances of one ``top``."""
+    """The instances of one ``top``, and their guard, which inherits ``mount``."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.instances = root / "instances"
-        self.name = f"{_PREFIX}{os.getpid()}-"
-        self.guard: subprocess.Popen[bytes] | None = None
-        self.made: list[Instance] = []
+    def __init__(self, mount: int) -> None:
+        self.root = Path(f"/proc/self/fd/{mount}")
+        self.instances = self.root / "instances"
+        self.prefix = f"{_PREFIX}{os.getpid()}-"
+        self.files = ExitStack()
+        with _refusals("opening tracefs"), self.lock():
+            sweep(self.instances)
+        self.guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "quell-guard", self.instances, self.prefix],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[mount],
+            start_new_session=True,
+        )
 
     def has(self, name: str) -> bool:
         """Whether a file such as ``events/csd`` exists."""
@@ -164,38 +120,38 @@ class Session:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep others from sweeping: a new instance has no lock of its own yet."""
-        with _open(self.instances) as fd:
+        """Keep others from sweeping: a new instance is not in use yet."""
+        fd = os.open(self.instances, os.O_RDONLY)
+        try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(fd)
 
     def instance(self, suffix: str) -> Instance:
-        """A new one, with tracing off and no event enabled. NoAccess if the kernel refuses."""
-        path = self.instances / f"{self.name}{suffix}"
-        try:
-            with self.lock():
-                os.mkdir(path)
-                made = Instance(path)
-                self.made.append(made)
-                fcntl.flock(made.fd, fcntl.LOCK_EX)
-        except OSError as error:
-            raise _no_access(error, "making a trace instance") from error
+        """A new one, with tracing off and no event enabled. UsageError if the kernel refuses."""
+        path = self.instances / f"{self.prefix}{suffix}"
+        with _refusals("making a trace instance"), self.lock():
+            path.mkdir()
+            pipe = os.open(path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        self.files.callback(os.close, pipe)
+        made = Instance(path, pipe)
         made.write("tracing_on", "0")
         return made
 
 
-class Instance:
-    """One trace instance, an open directory."""
+class Instance(NamedTuple):
+    """One trace instance; ``pipe`` is its open trace_pipe."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.fd = os.open(path, os.O_RDONLY)
-        self.pipe = os.open(path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+    path: Path
+    pipe: int
 
     def write(self, name: str, text: str) -> None:
-        """Write to a file in one call; lists such as ``trigger`` grow. OSError if the kernel refuses."""
-        with _open(self.path / name, os.O_WRONLY) as fd:
-            os.write(fd, text.encode())
+        """Write to a file; lists such as ``trigger`` grow. UsageError if the kernel refuses."""
+        with _refusals(f"writing {text!r} to tracefs' {name}"):
+            # In one call, and without O_TRUNC, which empties lists.
+            with open(os.open(self.path / name, os.O_WRONLY), "wb", buffering=0) as file:
+                file.write(text.encode())
 
     def read(self, name: str) -> str:
         """The whole of a file."""
@@ -208,8 +164,3 @@ class Instance:
             while part := os.read(self.pipe, 65536):
                 parts.append(part)
         return b"".join(parts).decode(errors="replace")
-
-    def close(self) -> None:
-        """Give it up for ``sweep()``."""
-        os.close(self.pipe)
-        os.close(self.fd)
