@@ -15,13 +15,13 @@ STACKS = [line.split() for line in _LINES if line and not line.startswith("#")]
 def test_stack(words: list[str]) -> None:
     cause, *stack = words
     for offset in ("", "+0x1f/0x230", "+306"):
-        assert classify([one + offset for one in stack]) == cause
+        assert classify(tuple(one + offset for one in stack)) == cause
 
 
 def test_every_cause_that_has_a_rule_has_a_stack() -> None:
     causes = {rule[0] for rule in RULES}
     assert causes == {words[0] for words in STACKS} - {"other"}
-    assert causes | {"other", "unknown"} == set(CAUSES) and classify([]) == "unknown"
+    assert causes | {"other", "unknown"} == set(CAUSES) and classify(()) == "unknown"
 
 
 @pytest.mark.parametrize(("symbol", "name"), [

@@ -13,7 +13,6 @@ Test: ``test_stack``, on recorded stacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 
 # The keys appear in --json, the texts in the tables.
@@ -172,25 +171,20 @@ _ADDED = re.compile(r"\.(isra|constprop|part|cold|llvm|lto_priv)(\.\d+)*")
 _SYSCALL = re.compile(r"^(__x64|__ia32|__arm64|__se|__do|__se_compat|__do_compat)_sys_")
 
 
-@lru_cache(maxsize=8192)
 def clean(symbol: str) -> str:
     """A function's name without offset, module and the compiler's additions; sys_X for X's entries."""
     return _SYSCALL.sub("sys_", _ADDED.sub("", _TAIL.sub("", symbol.strip())))
 
 
 @lru_cache(maxsize=4096)
-def _classify(stack: tuple[str, ...]) -> str:
+def classify(stack: tuple[str, ...]) -> str:
+    """The cause, a key of CAUSES, of a flush with this stack, innermost function first.
+
+    "unknown" for an empty stack, "other" if no rule knows any of it.
+    """
     names = [clean(symbol) for symbol in stack]
     for place, name in enumerate(names):
         for cause, outer in _BY_INNER.get(name, ()):
             if not outer or not outer.isdisjoint(names[place:]):
                 return cause
     return "other" if stack else "unknown"
-
-
-def classify(stack: Sequence[str]) -> str:
-    """The cause, a key of CAUSES, of a flush with this stack, innermost function first.
-
-    "unknown" for an empty stack, "other" if no rule knows any of it.
-    """
-    return _classify(tuple(stack))
