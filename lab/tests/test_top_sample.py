@@ -13,8 +13,8 @@ from quell.top.sample import Event, Flush, Snapshot, Task, Timing
 DATA = Path(__file__).parent / "data"
 
 
-def test_difference_wraps_and_grows() -> None:
-    assert sample.difference({0: 5, 1: 9}, {0: 2**32 - 5}) == {0: 10, 1: 9}
+def test_counters_wrap_and_cpus_come() -> None:
+    assert sample.arrived({0: 5, 1: 9}, {0: 2**32 - 5}) == 10
 
 
 def test_trace_pipe() -> None:
@@ -32,31 +32,18 @@ def test_trace_pipe() -> None:
     )  # fmt: skip
     assert events[1].stack == ("native_flush_tlb_multi", "arch_tlbbatch_flush")
     assert [e.values.get("reason") for e in events] == ["4", "4", "1", None]
-    assert [sample.is_range(e.values["pages"]) for e in events[:2]] == [True, False]
     assert events[3].values["csd"] == "0000000079f8673f"
 
 
 def test_hist() -> None:
     sent, received = sample.read_hists((DATA / "top-hist.txt").read_text())
-    trigger, counts, dropped = sent
-    assert "reason == 4" in trigger and "active" not in trigger and dropped == 0
-    (kswapd, pages, stack), (prog, few, _) = counts
-    assert (kswapd, counts[kswapd, pages, stack]) == (Task(57, "kswapd0"), 3)
-    assert pages is not None and not sample.is_range(pages)
-    assert stack[-1] == "kswapd+0x1f0/0x3a0" and len(stack) == 8
-    assert prog == Task(4242, "my prog, x]") and few == 0
-    spinner = Task(4243, "spinner")
-    assert received[1:] == ({(Task(0, "<idle>"), None, ()): 2, (spinner, None, ()): 118}, 5)
-
-
-def test_hist_without_buckets() -> None:
-    text = (
-        "# event histogram\n#\n# trigger info: hist:keys=x:size=1 [paused]\n#\n\n"
-        "{ common_pid: a               [         7], pages: 18446744073709551615, stacktrace:\n"
-        "         f+0x1/0x2\n} hitcount:          9\n\nTotals:\n    Hits: 9\n"
-    )
-    [(_, counts, _)] = sample.read_hists(text)
-    assert counts == {(Task(7, "a"), 2**64 - 1, ("f+0x1/0x2",)): 9}
+    stacks, counts, dropped = sent
+    assert stacks and dropped == 0
+    kswapd, prog = counts
+    assert (kswapd.task, kswapd.ranged, counts[kswapd]) == (Task(57, "kswapd0"), False, 3)
+    assert kswapd.stack[-1] == "kswapd+0x1f0/0x3a0" and len(kswapd.stack) == 8
+    assert prog.task == Task(4242, "my prog, x]") and prog.ranged
+    assert received == (False, {Flush(Task(0, "<idle>")): 2, Flush(Task(4243, "spinner")): 118}, 5)
     assert list(sample.read_hists("")) == []
 
 
@@ -65,8 +52,8 @@ NAMES = {
     "ack": "early_ack_ack", "exit": "csd_function_exit", "irq": "call_function_entry",
     "end": "call_function_exit", "irq1": "call_function_single_entry", "end1": "call_function_single_exit",
 }  # fmt: skip
-# TIME TID CPU EVENT [CSD]; csd 0 is the initiator's own flush.
-TWO = """1.0 7 0 flush, 1.1 7 0 queue a1, 1.2 7 0 queue b2, 1.3 7 0 enter 00, 1.4 7 0 exit 00,
+# TIME TID CPU EVENT [CSD].
+TWO = """1.0 7 0 flush, 1.1 7 0 queue a1, 1.2 7 0 queue b2, 1.4 6 2 exit c3,
     1.5 8 1 enter a1, 1.6 8 1 exit a1, 1.7 9 2 enter b2, 2.0 9 2 exit b2, 3.0 7 0 flush"""
 # The second request is handled with the first; the first's message is used again meanwhile.
 EARLY = """1.0 7 0 flush, 1.1 7 0 queue a1, 1.2 8 1 flush, 1.3 8 1 queue b2, 1.5 9 2 enter a1, 1.6 9 2 ack,
@@ -78,37 +65,28 @@ OLD = "1.0 7 0 flush, 1.1 8 1 irq, 1.2 8 1 received, 1.4 8 1 end, 2.1 8 1 irq1, 
 
 def _events(text: str) -> Iterator[Event]:
     for time, tid, cpu, name, *csd in map(str.split, text.split(",")):
-        values = {"csd": csd[0]} if csd else {"reason": "1" if name == "received" else "4"}
+        values = {"csd": csd[0]} if csd else {"reason": {"flush": "4", "received": "1"}.get(name, "")}
         yield Event(Task(int(tid), "x"), int(cpu), float(time), NAMES[name], values)
 
 
 @pytest.mark.parametrize(("events", "tids", "expected"), [
-    (TWO, None, Timing(0.4, 2, 1.0, 1, 2)),
-    (TWO, {8}, Timing(0.4, 2, 0.0, 0, 0)),
-    (EARLY, None, Timing(1.4, 3, 2.0, 3, 3)),
-    (EARLY, {8}, Timing(1.4, 3, 0.6, 1, 1)),
-    (OLD, None, Timing(0.3, 1, 0.0, 0, 1)),
+    (TWO, None, Timing(0.4, 2, 1.0, 2)),
+    (TWO, {8}, Timing(0.4, 2, 0.0, 0)),
+    (EARLY, None, Timing(1.4, 3, 2.0, 3)),
+    (EARLY, {8}, Timing(1.4, 3, 0.6, 1)),
+    (OLD, None, Timing(0.3, 1, 0.0, 1)),
 ])  # fmt: skip
 def test_timing(events: str, tids: set[int] | None, expected: Timing) -> None:
-    found = sample.timing(list(_events(events)), tids)
-    assert vars(found) == pytest.approx(vars(expected))
+    mine = None if tids is None else lambda task: task.tid in tids
+    assert sample.timing(list(_events(events)), mine) == pytest.approx(expected)
 
 
-def test_add() -> None:
+def test_add_and_only() -> None:
+    a, b = Task(1, "a"), Task(2, "b")
     total = Snapshot()
-    total.add(Snapshot(1, 2, targets=Counter({Task(1, "a"): 3}), timing=Timing(1, 1)))
-    total.add(Snapshot(3, 5, Counter({0: 5}), seen=0.5, lost=2))
-    assert (total.seconds, total.interrupts, total.lost) == (4, 7, 2)
-    assert total.targets == {Task(1, "a"): 3} and total.victims is None
-    assert total.seen == pytest.approx(0.625)
-
-
-@pytest.mark.parametrize(("targets", "interrupts"), [({1: 30, 2: 10}, 30), (None, 75)])
-def test_only(targets: dict[int, int] | None, interrupts: float) -> None:
-    """Without csd_queue_cpu each shootdown counts as many interrupts as another."""
-    one = Snapshot(1, 100, Counter({0: 100}), victims=Counter())
-    one.flushes = Counter({Flush(Task(1, "a"), (), True): 3, Flush(Task(2, "b"), (), True): 1})
-    one.targets = None if targets is None else Counter({Task(tid, "x"): n for tid, n in targets.items()})
-    one.only({1})
-    assert one.sent == 3 and one.interrupts == interrupts
-    assert not one.received and one.victims is None
+    total.add(Snapshot(1, 2, Counter({Flush(a): 3}), Counter({a: 30}), timing=Timing(1, 1)))
+    total.add(Snapshot(3, 5, Counter({Flush(b): 1}), Counter({b: 10}), Counter({a: 4}), seen=0.5, lost=2))
+    assert (total.seconds, total.interrupts, total.lost, total.seen) == (4, 7, 2, 0.5)
+    assert total.targets == {a: 30, b: 10} and total.victims == {a: 4} and total.timing == (1, 1, 0, 0)
+    total.only(lambda task: task == a)
+    assert total.sent == 3 and total.interrupts == 30 and not total.victims

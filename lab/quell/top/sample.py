@@ -7,73 +7,69 @@ kernel/trace/trace_events_hist.c.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Optional
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # tlb:tlb_flush's reasons, include/trace/events/tlb.h.
-RECEIVED = 1
-SENT = 4
-# More pages than any range has. A full flush is TLB_FLUSH_ALL, -1, printed as an unsigned number.
-MANY = 1 << 20
+RECEIVED = "1"
+SENT = "4"
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A thread as the trace names it, or a process by its first thread."""
 
     tid: int
     comm: str
 
 
-@dataclass(frozen=True)
-class Flush:
+class Flush(NamedTuple):
     """A kind of shootdown: its initiator, its stack (innermost function first), a range or all."""
 
     task: Task
-    stack: tuple[str, ...]
-    ranged: bool
+    stack: tuple[str, ...] = ()
+    ranged: bool = False
 
 
-@dataclass
-class Timing:
+def by_task(flushes: Counter[Flush]) -> Counter[Task]:
+    """Shootdowns by initiator."""
+    result: Counter[Task] = Counter()
+    for flush, count in flushes.items():
+        result[flush.task] += count
+    return result
+
+
+class Timing(NamedTuple):
     """Sums over the timed shootdowns, in seconds.
 
-    ``handler_s`` is the time of ``handled`` runs of the handler, ``wait_s`` the wait of initiators for
-    their last target in ``waited`` of ``sent`` shootdowns. The others interrupted no CPU: all were idle
-    or had left the address space.
+    ``handler_s`` is the time of ``handled`` requests in the handler, ``wait_s`` the waits of initiators
+    for their last target in ``sent`` shootdowns; some interrupt no CPU and wait for none.
     """
 
     handler_s: float = 0.0
     handled: int = 0
     wait_s: float = 0.0
-    waited: int = 0
     sent: int = 0
-
-    def add(self, other: Timing) -> None:
-        """Add another's sums."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 @dataclass
 class Snapshot:
-    """The shootdowns of ``seconds``; None is unknown on this kernel.
+    """The shootdowns of ``seconds``.
 
-    ``interrupts`` and ``received`` (by CPU) are from /proc/interrupts. ``targets`` counts interrupted
-    CPUs by initiator, ``victims`` interrupts by interrupted thread. ``seen`` is the share that was
-    traced: counts are scaled up by it. ``lost`` events are missing in them.
+    ``interrupts`` is from /proc/interrupts. ``targets`` counts interrupted CPUs by initiator, ``victims``
+    interrupts by interrupted thread. ``seen`` is the share that was traced, the least of all parts:
+    counts are scaled up by it. ``lost`` events are missing in them.
     """
 
     seconds: float = 0.0
     interrupts: float = 0
-    received: Counter[int] = field(default_factory=Counter)
     flushes: Counter[Flush] = field(default_factory=Counter)
-    targets: Counter[Task] | None = None
-    victims: Counter[Task] | None = None
-    timing: Timing = field(default_factory=Timing)
+    targets: Counter[Task] = field(default_factory=Counter)
+    victims: Counter[Task] = field(default_factory=Counter)
+    timing: Timing = Timing()
     vmstat: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     seen: float = 1.0
@@ -85,37 +81,27 @@ class Snapshot:
 
     def add(self, other: Snapshot) -> None:
         """Add a later one."""
-        both = self.seconds + other.seconds
-        if both:
-            self.seen = (self.seen * self.seconds + other.seen * other.seconds) / both
-        self.seconds = both
+        self.seconds += other.seconds
         self.interrupts += other.interrupts
-        self.received.update(other.received)
         self.flushes.update(other.flushes)
-        if other.targets is not None:
-            self.targets = (self.targets or Counter()) + other.targets
-        if other.victims is not None:
-            self.victims = (self.victims or Counter()) + other.victims
-        self.timing.add(other.timing)
+        self.targets.update(other.targets)
+        self.victims.update(other.victims)
+        self.timing = Timing(*map(operator.add, self.timing, other.timing))
         self.vmstat.update(other.vmstat)
         self.lost += other.lost
+        self.seen = min(self.seen, other.seen)
 
-    def only(self, tids: Collection[int]) -> None:
-        """Keep the shootdowns of these threads. Their targets' names and CPUs are not known then."""
-        every = self.sent
-        self.flushes = Counter({one: n for one, n in self.flushes.items() if one.task.tid in tids})
-        if self.targets is None:
-            # As many CPUs each as the shootdowns of the whole machine.
-            self.interrupts *= self.sent / every if every else 0
-        else:
-            self.targets = Counter({task: n for task, n in self.targets.items() if task.tid in tids})
-            self.interrupts = sum(self.targets.values())
-        self.received, self.victims = Counter(), None
+    def only(self, mine: Callable[[Task], bool]) -> None:
+        """Keep the shootdowns of these threads. The threads that they interrupt are not known then."""
+        self.flushes = Counter({one: n for one, n in self.flushes.items() if mine(one.task)})
+        self.targets = Counter({task: n for task, n in self.targets.items() if mine(task)})
+        self.interrupts = sum(self.targets.values())
+        self.victims = Counter()
 
 
-def difference(after: Mapping[int, int], before: Mapping[int, int]) -> Counter[int]:
-    """By CPU. A new CPU starts at 0, and a 32-bit counter may have wrapped."""
-    return Counter({cpu: (count - before.get(cpu, 0)) % (1 << 32) for cpu, count in after.items()})
+def arrived(after: Mapping[int, int], before: Mapping[int, int]) -> int:
+    """The interrupts between two counts by CPU. Counters have 32 bits, and CPUs come and go."""
+    return sum((count - before.get(cpu, count)) % (1 << 32) for cpu, count in after.items())
 
 
 # comm may hold anything, even " [001] "; the first match from the left is the kernel's.
@@ -165,8 +151,9 @@ def read_events(text: str) -> tuple[list[Event], int]:
             continue
         cpu, tid = int(match["cpu"]), int(match["tid"])
         if match["event"] == "<stack trace>":
-            before = last.pop(cpu, None)
-            owner = before if before is not None and before.task.tid == tid else None
+            owner = last.pop(cpu, None)
+            if owner is not None and owner.task.tid != tid:
+                owner = None
             continue
         owner = None
         rest = match["rest"] or ""
@@ -180,11 +167,6 @@ def read_events(text: str) -> tuple[list[Event], int]:
     return events, lost
 
 
-def is_range(pages: str | int) -> bool:
-    """Whether a tlb_flush event's ``pages`` (of the trace, or as an unsigned number) is a range."""
-    return 0 <= int(pages) < MANY
-
-
 @dataclass
 class _Request:
     """A shootdown under way: its open requests, and the time of the last answer."""
@@ -194,108 +176,82 @@ class _Request:
     ended: float = 0.0
 
 
-@dataclass
-class _Handler:
-    """A run of the handler; ``request`` until it is acknowledged."""
-
-    csd: str
-    entered: float
-    request: _Request | None
-
-    def answer(self, time: float) -> None:
-        """Acknowledge, unless that has happened already."""
-        if self.request:
-            self.request.open -= 1
-            self.request.ended = time
-            self.request = None
-
-
-def timing(events: list[Event], tids: Collection[int] | None = None) -> Timing:
-    """The time of handlers and the waits of initiators, of ``tids`` only if not None.
+def timing(events: list[Event], mine: Callable[[Task], bool] | None = None) -> Timing:
+    """The time of handlers, and the waits of initiators; only of those that are ``mine`` if not None.
 
     Waits need csd:* (Linux 6.6): a request is queued for each CPU, and ``csd`` names it until it is
-    acknowledged: at the end of its handler, or earlier with Quell's early acknowledgment. The next
+    acknowledged: at the end of its handler, or at its begin with Quell's early acknowledgment. The next
     request may have the same ``csd`` while that handler still runs. Before 6.6 irq_vectors:* times the
     handlers.
     """
-    result = Timing()
+    handler_s, handled = 0.0, 0
     flushes: list[_Request] = []
     last: dict[int, _Request] = {}
     queued: dict[str, _Request] = {}
-    # By CPU. A handler that carries out several requests has nested entries and exits.
-    running: dict[int, list[_Handler]] = {}
-    vector: dict[int, float] = {}
-    flushing: dict[int, bool] = {}
+    # By CPU. A handler that carries out several requests begins them all before it ends the first.
+    begun: dict[int, list[float]] = {}
+    unanswered: dict[int, _Request | None] = {}
+    flushed: set[int] = set()
 
     for event in sorted(events, key=lambda one: one.time):
-        name, tid, csd = event.name, event.task.tid, event.values.get("csd", "")
-        handlers = running.setdefault(event.cpu, [])
-        if name == "tlb_flush" and event.values.get("reason") == str(SENT):
-            if tids is None or tid in tids:
-                last[tid] = _Request(event.time)
-                flushes.append(last[tid])
-        elif name == "tlb_flush" and event.values.get("reason") == str(RECEIVED):
-            flushing[event.cpu] = True
+        name, tid, cpu, csd = event.name, event.task.tid, event.cpu, event.values.get("csd", "")
+        reason = event.values.get("reason")
+        if name in ("early_ack_ack", "csd_function_exit"):
+            request = unanswered.pop(cpu, None)
+            if request:
+                request.open -= 1
+                request.ended = event.time
+        if reason == SENT and (mine is None or mine(event.task)):
+            last[tid] = _Request(event.time)
+            flushes.append(last[tid])
+        elif reason == RECEIVED:
+            flushed.add(cpu)
         elif name == "csd_queue_cpu":
             queued.pop(csd, None)
             if tid in last:
                 queued[csd] = last[tid]
                 last[tid].open += 1
-        elif name == "csd_function_entry" and csd.strip("0"):
-            handlers.append(_Handler(csd, event.time, queued.pop(csd, None)))
-        elif name == "early_ack_ack" and handlers:
-            handlers[-1].answer(event.time)
-        elif name == "csd_function_exit" and csd.strip("0"):
-            handler = next((one for one in handlers if one.csd == csd), None)
-            if handler is None:
-                continue
-            handler.answer(event.time)
-            handlers.remove(handler)
-            result.handled += 1
-            result.handler_s += 0.0 if handlers else event.time - handler.entered
-        elif name.startswith("call_function") and name.endswith("_entry"):
-            vector[event.cpu] = event.time
-            flushing[event.cpu] = False
-        elif name.startswith("call_function") and name.endswith("_exit"):
-            start = vector.pop(event.cpu, None)
-            if start is not None and flushing.pop(event.cpu, False):
-                result.handler_s += event.time - start
-                result.handled += 1
-    answered = [one for one in flushes if one.ended and not one.open]
-    result.sent, result.waited = len(flushes), len(answered)
-    result.wait_s = sum(one.ended - one.begun for one in answered)
-    return result
+        elif name == "csd_function_entry":
+            begun.setdefault(cpu, []).append(event.time)
+            unanswered[cpu] = queued.pop(csd, None)
+        elif name.endswith("_entry"):
+            begun[cpu] = [event.time]
+            flushed.discard(cpu)
+        elif name.endswith("_exit") and begun.get(cpu):
+            start = begun[cpu].pop()
+            if csd or cpu in flushed:
+                handled += 1
+                handler_s += 0.0 if begun[cpu] else event.time - start
+    waits = [one.ended - one.begun for one in flushes if one.ended and not one.open]
+    return Timing(handler_s, handled, sum(waits), len(flushes))
 
 
 _DROPPED = re.compile(r"^    Dropped: (\d+)$", re.M)
 _HIT = re.compile(r"\} hitcount: +(\d+)")
 _EXECNAME = re.compile(r"common_pid: (.{16,}?)\[ *(\d+)\]")
-_PAGES = re.compile(r"pages: +(?:~ )?(\d+)")
+# The bucket of ranges; a full flush is TLB_FLUSH_ALL, -1 as an unsigned number.
+_RANGED = re.compile(r"pages: +~ 0-")
 
 
-# What a histogram counts: the thread, the pages and the stack, None and empty where they are no keys.
-HistKey = tuple[Task, Optional[int], tuple[str, ...]]
-
-
-def read_hists(text: str) -> Iterator[tuple[str, dict[HistKey, int], int]]:
+def read_hists(text: str) -> Iterator[tuple[bool, Counter[Flush], int]]:
     """An event's ``hist`` file, as printed by hist_trigger_show().
 
-    For each histogram: its trigger, its counts, and the number of events that it had no room for.
+    For each histogram: whether stacks are keys, its counts, and the number of events that it had no room
+    for. Only the thread is set where the others are no keys.
     """
     for part in text.split("# event histogram\n")[1:]:
-        info = re.search(r"^# trigger info: (.*?)(?: \[\w+\])?$", part, re.M)
         dropped = _DROPPED.search(part)
-        yield info[1] if info else "", dict(_entries(part)), int(dropped[1]) if dropped else 0
+        stacks = "stacktrace" in part.partition("{")[0]
+        yield stacks, Counter(dict(_entries(part))), int(dropped[1]) if dropped else 0
 
 
-def _entries(text: str) -> Iterator[tuple[HistKey, int]]:
+def _entries(text: str) -> Iterator[tuple[Flush, int]]:
     for chunk in re.split(r"^\{ ", text, flags=re.M)[1:]:
         hit, task = _HIT.search(chunk), _EXECNAME.search(chunk)
         if hit is None or task is None:
             continue
-        pages = _PAGES.search(chunk[: hit.start()])
-        stack = chunk[: hit.start()].partition("stacktrace:\n")[2]
-        # The last line, before the brace, holds further keys or nothing.
-        lines = [line.strip() for line in stack.splitlines() if line.startswith("         ")]
-        functions = tuple(line for line in lines if not _TRACING.match(line))
-        yield (Task(int(task[2]), task[1].strip()), int(pages[1]) if pages else None, functions), int(hit[1])
+        # Lines of the stack are indented; the last, before the brace, holds further keys or nothing.
+        lines = [line.strip() for line in chunk.splitlines() if line.startswith("         ")]
+        stack = tuple(line for line in lines if not _TRACING.match(line))
+        ranged = _RANGED.search(chunk) is not None
+        yield Flush(Task(int(task[2]), task[1].strip()), stack, ranged), int(hit[1])

@@ -10,21 +10,17 @@ Both also trace events without stacks for a part of the time, to time handlers a
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from quell import procfs
 from quell.errors import UsageError
 from quell.top import sample
-from quell.top.sample import Event, Flush, Snapshot
+from quell.top.sample import RECEIVED, SENT, Event, Flush, Snapshot, Task, by_task
 from quell.top.tracefs import Instance, Session, session
-
-# wait(seconds) sleeps; True when it is time to end.
-Wait = Callable[[float], bool]
 
 _FLUSH = "events/tlb/tlb_flush"
 _QUEUE = "events/csd/csd_queue_cpu"
@@ -37,7 +33,7 @@ _IS_REMOTE = f"{_IS_FLUSH} && csd != 0"
 
 # The buffers of an instance, all CPUs together. A burst fills them, and reading them takes long.
 _BUFFERS_KB = 4096
-# Seconds of a first sample, which gives the rate.
+# Seconds of the first sample.
 _FIRST_S = 0.05
 # The least number of interrupts in a sample that gives its share of all.
 _ENOUGH = 50
@@ -47,59 +43,56 @@ _HIST_FRESH = 1024
 
 
 class Source:
-    """A way to count. ``start()`` once, then ``collect()``; the session's end stops it.
+    """A way to count, from the beginning to the session's end; ``collect()`` takes the counts.
 
     ``targets``: the kernel has csd_queue_cpu (6.4), so the CPUs of each initiator are known.
     ``handlers``: it has csd_function_entry and _exit (6.6), so waits are known.
+    ``not_taken``: the reasons against sources that were tried before.
     """
 
     name = ""
-    title = ""
     # Seconds and events at most of the sample that is traced in each ``collect()``.
     sample_s = 0.0
     sample_events = 0
 
     def __init__(self, tracefs: Session) -> None:
         self.tracefs = tracefs
-        self.cannot_see = [
-            "flushes that the hardware broadcasts or the hypervisor carries out without an interrupt",
-            "flushes of kernel addresses",
-            "functions that the compiler inlined",
-        ]
         if not tracefs.has(_FLUSH):
             raise UsageError("this kernel has no trace event tlb:tlb_flush")
         self.targets, self.handlers = tracefs.has(_QUEUE), tracefs.has(_ENTRY)
-        if not self.targets:
-            self.cannot_see.append("the CPUs that each process interrupted (Linux 6.4)")
-        if not self.handlers:
-            self.cannot_see.append("the waits of initiators (Linux 6.6)")
         # The instances of which samples are taken: events of times, and in Events those with stacks.
         self.sampled: list[Instance] = []
-        self.rate = 0.0
-
-    def start(self) -> None:
-        """Begin to count.
-
-        Enabling an event patches the kernel's text. So it is done once, and tracing_on is switched.
-        """
-        wanted = {_FLUSH: f"reason == {sample.SENT} || reason == {sample.RECEIVED}"}
+        wanted = {_FLUSH: f"reason == {SENT} || reason == {RECEIVED}"}
         wanted.update({_QUEUE: _IS_FLUSH, _ENTRY: _IS_REMOTE, _EXIT: _IS_REMOTE, _ACK: ""})
         if not self.handlers:
             for kind in ("call_function", "call_function_single"):
                 wanted.update({f"events/irq_vectors/{kind}_{end}": "" for end in ("entry", "exit")})
-        self.sampled.append(self._instance("times", wanted))
+        self._sample("times", wanted)
         self.prepare()
-        self._mark()
-        self.collect(_FIRST_S, _sleep)
+        self._last = self.counters()
+        # A first sample gives the number of events in a second.
+        self.rate = 0.0
+        self.not_taken: list[str] = []
+        self.collect(_FIRST_S, time.sleep)
 
     def prepare(self) -> None:
-        """The source's own part of ``start()``."""
+        """The source's own part of the beginning."""
 
-    def fill(self, snapshot: Snapshot, events: list[Event], sent: float, hits: float) -> None:
-        """Add the counts; ``sent`` and ``hits`` are the factors from the sample of ``events`` to all."""
+    def counters(self) -> tuple[float, dict[int, int], Counter[str]]:
+        """The time, and the counters that always run: shootdown interrupts and reclaimed pages."""
+        every = procfs.vmstat(Path("/proc/vmstat").read_text())
+        pages = Counter({name: every.get(name, 0) for name in ("pgsteal_file", "pgsteal_anon")})
+        return time.monotonic(), interrupts(), pages
+
+    def fill(self, snapshot: Snapshot, events: list[Event], factor: float) -> None:
+        """Add the counts; ``events`` is the sample without stacks, ``factor`` that from samples to all."""
         raise NotImplementedError
 
-    def _instance(self, suffix: str, wanted: dict[str, str]) -> Instance:
+    def _sample(self, suffix: str, wanted: dict[str, str]) -> Instance:
+        """An instance of which samples are taken, with these events and their filters.
+
+        Enabling an event patches the kernel's text. So it is done once, and tracing_on is switched.
+        """
         made = self.tracefs.instance(suffix)
         made.write("trace_clock", "mono")
         made.write("buffer_size_kb", str(max(64, min(1024, _BUFFERS_KB // (os.cpu_count() or 1)))))
@@ -108,12 +101,15 @@ class Source:
                 if condition:
                     made.write(f"{event}/filter", condition)
                 made.write(f"{event}/enable", "1")
+        self.sampled.append(made)
         return made
 
-    def collect(self, seconds: float, wait: Wait, tids: Collection[int] | None = None) -> Snapshot:
-        """The next ``seconds``, or less if ``wait`` says so; times are those of ``tids`` if not None."""
+    def collect(
+        self, seconds: float, wait: Callable[[float], object], mine: Callable[[Task], bool] | None = None
+    ) -> Snapshot:
+        """The next ``seconds``, which ``wait`` may cut short; only threads that are ``mine`` if not None."""
         window = min(seconds, self.sample_s, max(0.001, self.sample_events / max(self.rate, 1.0)))
-        began, before = time.monotonic(), interrupts()
+        began, at_first = time.monotonic(), interrupts()
         for one in self.sampled:
             one.write("tracing_on", "1")
         wait(window)
@@ -121,145 +117,102 @@ class Source:
             one.write("tracing_on", "0")
         looked = time.monotonic() - began
         # Includes the few that come while tracing is switched.
-        caught = sum(sample.difference(interrupts(), before).values())
+        caught = sample.arrived(interrupts(), at_first)
         events, lost = sample.read_events(self.sampled[0].take())
         wait(max(0.0, seconds - (time.monotonic() - began)))
-        snapshot = self._counted()
-        self.rate = max(self.rate, (len(events) + lost) / looked)
+
+        (since, before, old), self._last = self._last, self.counters()
+        now, after, pages = self._last
+        snapshot = Snapshot(now - since, sample.arrived(after, before), vmstat=pages - old)
+        snapshot.timing = sample.timing(events, mine)
+        # At least four events for an interrupt: the shootdown's own, three for the target.
+        self.rate = max(4 * snapshot.interrupts / snapshot.seconds, (len(events) + lost) / looked)
         # Reading the events slows initiators down, so in a short sample time is the worse measure.
-        sent = snapshot.seconds / looked
-        hits = snapshot.interrupts / caught if caught else sent
-        if caught > _ENOUGH and window < seconds:
-            sent = hits
-        snapshot.timing = sample.timing(events, tids)
-        self.fill(snapshot, events, max(1.0, sent), max(1.0, hits) * (1 + lost / max(1, len(events))))
+        factor = snapshot.interrupts / caught if caught > _ENOUGH else snapshot.seconds / looked
+        self.fill(snapshot, events, max(1.0, factor))
+        if not self.targets:
+            snapshot.targets = _spread(snapshot.interrupts, by_task(snapshot.flushes))
+        if mine is not None:
+            snapshot.only(mine)
         return snapshot
 
-    def _mark(self) -> None:
-        self._since, self._interrupts, self._vmstat = time.monotonic(), interrupts(), _vmstat()
 
-    def _counted(self) -> Snapshot:
-        """The counters that always run, since the last call; also sets ``rate``."""
-        since, before, vmstat = self._since, self._interrupts, self._vmstat
-        self._mark()
-        received = sample.difference(self._interrupts, before)
-        result = Snapshot(self._since - since, sum(received.values()), received, victims=Counter())
-        result.targets = Counter() if self.targets else None
-        result.vmstat = Counter({name: n - vmstat[name] for name, n in self._vmstat.items()})
-        # At least four events for each: the shootdown's own, three for the target.
-        self.rate = 4 * result.interrupts / max(result.seconds, 1e-9)
-        return result
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
-def interrupts() -> Counter[int]:
+def interrupts() -> dict[int, int]:
     """Shootdown interrupts by CPU since boot. UsageError where none are counted."""
     try:
-        return Counter(procfs.interrupts(Path("/proc/interrupts").read_text(), "TLB"))
+        return procfs.interrupts(Path("/proc/interrupts").read_text(), "TLB")
     except ValueError as error:
-        machine = platform.machine()
-        if machine in ("x86_64", "i686", "i386"):
-            why = "/proc/interrupts has no TLB line: this kernel is built for one CPU"
-        else:
-            why = (
-                f"this kernel ({machine}) counts no TLB shootdowns: where the hardware broadcasts "
-                "flushes, as on arm64, no CPU is interrupted, and Quell has nothing to fix"
-            )
-        raise UsageError(why) from error
+        raise UsageError("this kernel counts no shootdowns: it is for one CPU, or not for x86") from error
 
 
-def _vmstat() -> Counter[str]:
-    every = procfs.vmstat(Path("/proc/vmstat").read_text())
-    return Counter({name: every.get(name, 0) for name in ("pgsteal_file", "pgsteal_anon")})
+def _spread(total: float, weights: Counter[Task]) -> Counter[Task]:
+    """Share out ``total``."""
+    whole = sum(weights.values())
+    # The counts become fractions, which Counter's type does not know.
+    return Counter({task: total * weight / whole for task, weight in weights.items()})
 
 
 class Hist(Source):
-    """The kernel's histograms."""
+    """The kernel's histograms of tlb:tlb_flush by thread and stack."""
 
     name = "hist"
-    title = "tracefs histograms of tlb:tlb_flush by thread and stack"
     sample_s = 0.02
     sample_events = 5000
 
-    def __init__(self, tracefs: Session) -> None:
-        super().__init__(tracefs)
-        if not tracefs.has(f"{_FLUSH}/hist"):
-            raise UsageError("this kernel lacks CONFIG_HIST_TRIGGERS")
-        self.cannot_see.append("stack functions beyond the 16th")
-        # By event and trigger: the last counts, which only grow, and the events dropped until then.
-        self._last: dict[tuple[str, str], tuple[dict[sample.HistKey, int], int]] = {}
-        self._triggers: list[tuple[str, str]] = []
-        self._texts: dict[str, str] = {}
-
     def prepare(self) -> None:
+        if not self.tracefs.has(f"{_FLUSH}/hist"):
+            raise UsageError("this kernel lacks CONFIG_HIST_TRIGGERS")
+        thread = "common_pid.execname"
+        # In two buckets: ranges, and full flushes, which have more pages than any range.
+        stacks = f"{thread},pages.buckets={1 << 20},stacktrace"
+        self._triggers = [(_FLUSH, _trigger(stacks, f"reason == {SENT}"))]
+        if self.targets:
+            self._triggers.append((_QUEUE, _trigger(thread, _IS_FLUSH)))
+        if self.handlers:
+            self._triggers.append((_ENTRY, _trigger(thread, _IS_REMOTE)))
+        else:
+            self._triggers.append((_FLUSH, _trigger(thread, f"reason == {RECEIVED}")))
         self.counts = self.tracefs.instance("counts")
         # Some kernels fill histograms with tracing off, too, but not all.
         self.counts.write("tracing_on", "1")
-        thread, sent = "common_pid.execname", f"reason == {sample.SENT}"
-        # Without buckets (before 5.14) there is an entry for each number of pages, at most 34.
-        pages = (f"pages.buckets={sample.MANY}", "pages")
-        self._add(_FLUSH, *(_trigger(f"{thread},{one},stacktrace", sent) for one in pages))
-        if self.targets:
-            self._add(_QUEUE, _trigger(thread, _IS_FLUSH))
-        if self.handlers:
-            self._add(_ENTRY, _trigger(thread, _IS_REMOTE))
-        else:
-            self._add(_FLUSH, _trigger(thread, f"reason == {sample.RECEIVED}"))
+        for event, trigger in self._triggers:
+            self.counts.write(f"{event}/trigger", trigger)
+        # By event, and whether stacks are keys: the last counts, which only grow.
+        self._known: dict[tuple[str, bool], Counter[Flush]] = {}
 
-    def _add(self, event: str, *choices: str) -> None:
-        for trigger in choices:
-            try:
-                self.counts.write(f"{event}/trigger", trigger)
-            except UsageError:
-                continue
-            self._triggers.append((event, trigger))
-            return
-        raise UsageError(f"the kernel refused the histogram {choices[0]!r}")
-
-    def _counted(self) -> Snapshot:
+    def counters(self) -> tuple[float, dict[int, int], Counter[str]]:
         # Parsing takes long: texts as old as the counters, so that both hold the same shootdowns.
-        for event in dict.fromkeys(event for event, _ in self._triggers):
-            self._texts[event] = self.counts.read(f"{event}/hist")
-        return super()._counted()
+        events = dict.fromkeys(event for event, _ in self._triggers)
+        self._texts = {event: self.counts.read(f"{event}/hist") for event in events}
+        return super().counters()
 
-    def fill(self, snapshot: Snapshot, events: list[Event], sent: float, hits: float) -> None:
-        assert snapshot.victims is not None
+    def fill(self, snapshot: Snapshot, events: list[Event], factor: float) -> None:
+        full = False
         for event, text in self._texts.items():
-            full = False
-            for trigger, counts, dropped in sample.read_hists(text):
-                last, last_dropped = self._last.get((event, trigger), ({}, 0))
-                self._last[event, trigger] = counts, dropped
-                snapshot.lost += dropped - last_dropped
-                full |= dropped > last_dropped or len(counts) > _HIST_FRESH
-                for (task, pages, stack), count in counts.items():
-                    new = count - last.get((task, pages, stack), 0)
-                    if new <= 0:
-                        continue
-                    if "stacktrace" in trigger:
-                        ranged = pages is not None and sample.is_range(pages)
-                        snapshot.flushes[Flush(task, stack, ranged)] += new
-                    elif event != _QUEUE:
-                        snapshot.victims[task] += new
-                    elif snapshot.targets is not None:
-                        snapshot.targets[task] += new
-            if full:
-                self._fresh(event)
+            for stacks, counts, dropped in sample.read_hists(text):
+                new = counts - self._known.get((event, stacks), Counter())
+                self._known[event, stacks] = counts
+                snapshot.lost += dropped
+                full |= dropped > 0 or len(counts) > _HIST_FRESH
+                if stacks:
+                    snapshot.flushes = new
+                elif event == _QUEUE:
+                    snapshot.targets = by_task(new)
+                else:
+                    snapshot.victims = by_task(new)
+        if full:
+            self._start_afresh()
 
-    def _fresh(self, event: str) -> None:
-        """Start an event's histograms again; shootdowns meanwhile are not counted.
+    def _start_afresh(self) -> None:
+        """Empty all histograms; shootdowns meanwhile are not counted.
 
         They are paused because the kernel clears unnamed histograms while events still add to them.
         Removing and adding them would patch the kernel's text, with an interrupt to all CPUs.
         """
-        for other, trigger in self._triggers:
-            if other == event:
-                for action in ("pause", "clear", "continue"):
-                    self.counts.write(f"{event}/trigger", trigger.replace(" if ", f":{action} if ", 1))
-        self._last = {key: last for key, last in self._last.items() if key[0] != event}
+        for event, trigger in self._triggers:
+            for action in ("pause", "clear", "continue"):
+                self.counts.write(f"{event}/trigger", trigger.replace(" if ", f":{action} if ", 1))
+        self._known.clear()
 
 
 def _trigger(keys: str, condition: str) -> str:
@@ -270,58 +223,47 @@ class Events(Source):
     """Single events: all, or the first of each interval where there are many."""
 
     name = "events"
-    title = "single tlb:tlb_flush events with stacks"
     sample_s = 1.0
     sample_events = 8000
 
-    def __init__(self, tracefs: Session) -> None:
-        super().__init__(tracefs)
-        self.cannot_see.append("all of thousands of shootdowns a second: it samples them")
-
     def prepare(self) -> None:
-        wanted = {_FLUSH: f"reason == {sample.SENT}"}
-        self.stacks = self._instance("stacks", wanted)
+        self.stacks = self._sample("stacks", {_FLUSH: f"reason == {SENT}"})
         self.stacks.write("options/stacktrace", "1")
-        self.sampled.append(self.stacks)
 
-    def fill(self, snapshot: Snapshot, events: list[Event], sent: float, hits: float) -> None:
+    def fill(self, snapshot: Snapshot, events: list[Event], factor: float) -> None:
         flushes, lost = sample.read_events(self.stacks.take())
-        snapshot.seen = 1 / sent
+        snapshot.seen = 1 / factor
         # The kernel keeps the newest events. Each flush is two of them, with its stack.
-        sent *= 1 + lost / max(1, 2 * len(flushes))
-        assert snapshot.victims is not None
-        # The counts become fractions, which Counter's type does not know.
+        factor *= 1 + lost / max(1, 2 * len(flushes))
         for one in flushes:
-            ranged = sample.is_range(one.values.get("pages", "-1"))
-            snapshot.flushes[Flush(one.task, one.stack, ranged)] += sent  # type: ignore
-        for one in events:
-            if one.name == "csd_queue_cpu" and snapshot.targets is not None:
-                snapshot.targets[one.task] += hits  # type: ignore
-            elif one.name == "csd_function_entry" or (
-                not self.handlers and one.values.get("reason") == str(sample.RECEIVED)
-            ):
-                snapshot.victims[one.task] += hits  # type: ignore
+            ranged = one.values.get("pages") != "-1"  # TLB_FLUSH_ALL
+            snapshot.flushes[Flush(one.task, one.stack, ranged)] += factor  # type: ignore
+        sent = Counter(one.task for one in events if one.name == "csd_queue_cpu")
+        entry = "csd_function_entry" if self.handlers else "tlb_flush"
+        hits = [one for one in events if one.name == entry and one.values.get("reason") != SENT]
+        snapshot.targets = _spread(snapshot.interrupts, sent)
+        snapshot.victims = _spread(snapshot.interrupts, Counter(one.task for one in hits))
 
 
-def choose(wanted: str, stack: ExitStack) -> tuple[Source, list[str]]:
-    """A started source, and the reasons against those before it. ``stack`` ends it.
+SOURCES = {kind.name: kind for kind in (Hist, Events)}
 
-    ``wanted`` is a key of SOURCES, or "auto". UsageError if it does not work here.
+
+def choose(wanted: str, stack: ExitStack) -> Source:
+    """A source that counts, until the end of ``stack``. UsageError if none works here.
+
+    ``wanted`` is a key of SOURCES, or "auto".
     """
     interrupts()
     why: list[str] = []
-    for kind in (kind for name, kind in SOURCES.items() if wanted in ("auto", name)):
+    for name in SOURCES if wanted == "auto" else [wanted]:
         with ExitStack() as attempt:
             tracefs = attempt.enter_context(session())
             try:
-                source = kind(tracefs)
-                source.start()
+                source = SOURCES[name](tracefs)
             except UsageError as error:
-                why.append(f"{kind.name}: {error}")
+                why.append(f"{name}: {error}")
             else:
+                source.not_taken = why
                 stack.push(attempt.pop_all())
-                return source, why
+                return source
     raise UsageError("; ".join(why))
-
-
-SOURCES: dict[str, type[Source]] = {"hist": Hist, "events": Events}
