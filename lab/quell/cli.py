@@ -8,6 +8,7 @@ import difflib
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -65,6 +66,8 @@ class _Parser(argparse.ArgumentParser):
     """argparse with UsageErrors."""
 
     def error(self, message: str) -> NoReturn:
+        if wrong := re.fullmatch(r"argument (\S+): invalid (int|float) value: (.*)", message):
+            message = f"{wrong[1]}: {wrong[3]} is not a {'whole number' if wrong[2] == 'int' else 'number'}"
         if message.startswith("unrecognized arguments"):
             message += "; a command goes after --" * (self.usage is not None)
             message += "; workloads go after --workload" * ("--workload" in self._option_string_actions)
@@ -195,6 +198,17 @@ def _os_error(error: OSError) -> QuellError:
     return QuellError(f"{error.strerror or error}: {where}")
 
 
+def _flush() -> None:
+    """Write what is left of standard output, also after an error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")
+        raise UsageError(f"standard output cannot be written: {error.strerror}") from error
+
+
 def _internal(error: Exception) -> QuellError:
     found = QuellError(f"internal error: {type(error).__name__}: {error}")
     with suppress(OSError, QuellError):
@@ -220,7 +234,7 @@ def main(argv: list[str]) -> int:
         try:
             return _run(argv)
         finally:
-            sys.stdout.flush()
+            _flush()
     except KeyboardInterrupt:
         print("quell: interrupted", file=sys.stderr)
         return 130

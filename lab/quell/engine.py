@@ -206,7 +206,7 @@ def _plans(request: Request, items: Sequence[workload.Workload], values: Mapping
         plans += [
             Plan(
                 OWN_COMMAND, job, memory, count, request.timeout, judge.OWN_MATTERS, own=True, workload=OWN_COMMAND,
-                options=tuple(options), here=request.here,
+                options=tuple(options),
             )
             for count in every
         ]  # fmt: skip

@@ -57,6 +57,14 @@ def _programs() -> Iterator[Check]:
         yield Check("programs", "ok", f"all {len(prereq.ALL)} programs and libraries are here")
 
 
+def _packages() -> Check:
+    lacking = prereq.missing((*prereq.PACKAGES, *prereq.BTF))
+    if not lacking:
+        return Check("packages", "ok", "the tools of ./quell deb are here")
+    detail = f"{', '.join(item.package for item in lacking)}: installed when ./quell deb first needs them"
+    return Check("packages", "pending", detail, prereq.install_command(lacking))
+
+
 def _python() -> Check:
     if wrong := packages.missing(repo_root() / "lab/requirements.txt"):
         fix = f"rm -r {Cache().root / 'venv'}, then ./quell doctor"
@@ -113,7 +121,7 @@ def _accelerator(cache: Cache) -> Check:
 
 def checks(cache: Cache, linux: str) -> list[Check]:
     """Everything, in the order printed."""
-    return [*_programs(), _python(), *_machine(cache, linux), _accelerator(cache), *_kernels(cache, linux)]
+    return [*_programs(), _packages(), _python(), *_machine(cache, linux), _accelerator(cache), *_kernels(cache, linux)]
 
 
 def main(args: argparse.Namespace) -> int:
