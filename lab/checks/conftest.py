@@ -27,15 +27,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--ktap", type=Path, metavar="FILE", help="write all results as KTAP")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if file := config.getoption("ktap"):
+        config.pluginmanager.register(ktap.Writer(file))
+
+
 def _part(path: Path) -> str:
+    """The name of a part, and of its marker."""
     return path.stem.removeprefix("check_")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    for path in Path(__file__).parent.glob("check_*.py"):
-        config.addinivalue_line("markers", f"{_part(path)}: part of ./quell test")
-    if file := config.getoption("ktap"):
-        config.pluginmanager.register(ktap.Writer(file))
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> None:
+    parent.config.addinivalue_line("markers", f"{_part(module_path)}: a part of ./quell test")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

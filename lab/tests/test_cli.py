@@ -73,7 +73,7 @@ def test_every_command_has_help_with_examples_that_parse(name: str, capsys: Capt
     (["compare", "make"], "unrecognized arguments: make; a command goes after --; workloads go after --workload"),
     (["top", "ls"], "unrecognized arguments: ls; a command goes after -- (see ./quell top --help)"),
     (["ladder", "zap"], "unrecognized arguments: zap; workloads go after --workload"),
-    (["compare", "--timeout", "abc"], "argument --timeout: invalid float value: 'abc' (see ./quell compare --help)"),
+    (["compare", "--timeout", "abc"], "--timeout: 'abc' is not a number (see ./quell compare --help)"),
     (["deb", "--config", "x", "-j", "0"], "quell: --jobs is 1 to 1024, not 0"),
 ])  # fmt: skip
 def test_bad_usage(argv: list[str], message: str, capsys: Capture) -> None:
@@ -92,7 +92,7 @@ def test_output_that_cannot_be_written(words: str, cache: Cache) -> None:
         return done.returncode, done.stderr
 
     code, text = said(">/dev/full")
-    assert code == 2 and text.startswith("quell: no disk space left for standard output")
+    assert code == 2 and text.startswith("quell: ") and "standard output" in text
     assert len(text.splitlines()) == 1
     assert said(">&-") == (2, "quell: standard output is closed\n")
     assert not cache.root.exists()

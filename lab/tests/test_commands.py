@@ -24,7 +24,7 @@ Launch = Callable[..., Done]
 
 
 def test_doctor_json(capsys: Capture, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(prereq, "missing", lambda: [])
+    monkeypatch.setattr(prereq, "missing", lambda *_: [])
     monkeypatch.setattr(doctor, "_KVM", Path("/quell/none"))
     cli.main(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -38,7 +38,7 @@ def test_doctor_json(capsys: Capture, monkeypatch: Patch) -> None:
 def test_doctor_missing_program(capsys: Capture, monkeypatch: Patch, cache: Cache, tmp_path: Path) -> None:
     names = (("quell-none", "none-package"), ("/quell/none", "none-dev"))
     wanted = [prereq.Prerequisite(need, package, "does nothing") for need, package in names]
-    monkeypatch.setattr(prereq, "missing", lambda: wanted)
+    monkeypatch.setattr(prereq, "missing", lambda *_: wanted)
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setattr(doctor, "_KVM", tmp_path)
     assert cli.main(["doctor"]) == 2
