@@ -4,10 +4,11 @@
  * with MADV_DONTNEED at once, as an allocator's threads do. Measures mm/gather_range.c and
  * merged requests of early_ack. Usage:
  *
- *	dontneed-parallel [--threads N] [--pages N] [--calls N] [--targets N]
+ *	dontneed-parallel [--threads N] [--pages N] [--calls N | --seconds N] [--targets N]
  *
- * With --targets the last N threads only count. The others do nothing but flush: they write to
- * the pages and call MADV_FREE, which marks them clean and flushes, without faults.
+ * Each thread makes that many calls, or calls for that time. With --targets the last N threads
+ * only count. The others do nothing but flush: they write to the pages and call MADV_FREE, which
+ * marks them clean and flushes, without faults.
  *
  *	calls_per_s		of all threads
  *	requests_per_call	flush requests to other CPUs, one per call and CPU
@@ -35,6 +36,8 @@ static pthread_barrier_t start;
 static int advice = MADV_DONTNEED;
 /* Workers that have not made all of their calls. */
 static uint64_t busy;
+/* From the start on; 0: no limit. */
+static uint64_t limit_ns;
 
 /* Of all CPUs. */
 static uint64_t call_interrupts(void)
@@ -76,12 +79,15 @@ static void *work(void *arg)
 {
 	struct worker *w = arg;
 	char *region = map_anonymous(w->pages * PAGE_BYTES);
+	uint64_t call = 0, end;
 
 	bind_to(w->cpu);
 	/* Single pages: a larger folio changes the work. */
 	madvise(region, w->pages * PAGE_BYTES, MADV_NOHUGEPAGE);
 	pthread_barrier_wait(&start);
-	for (uint64_t call = 1; call <= w->calls; call++) {
+	end = now_ns() + limit_ns;
+	while (limit_ns ? now_ns() < end : call < w->calls) {
+		call++;
 		for (uint64_t page = 0; page < w->pages; page++) {
 			uint64_t *word = (void *)(region + page * PAGE_BYTES);
 
@@ -93,6 +99,7 @@ static void *work(void *arg)
 		if (madvise(region, w->pages * PAGE_BYTES, advice))
 			die("madvise() failed: %s.", strerror(errno));
 	}
+	w->calls = call;
 	__atomic_fetch_sub(&busy, 1, __ATOMIC_RELAXED);
 	/* The last threads must not run alone. */
 	pthread_barrier_wait(&start);
@@ -120,7 +127,7 @@ static void measure(uint64_t threads, uint64_t targets, uint64_t pages, uint64_t
 	static const char * const names[] = {
 		"nr_tlb_remote_flush_received", "nr_tlb_local_flush_all", "early_ack_acked",
 	};
-	double before[ARRAY_SIZE(names)], rise[ARRAY_SIZE(names)], interrupts, all, counted = 0;
+	double before[ARRAY_SIZE(names)], rise[ARRAY_SIZE(names)], interrupts, all = 0, counted = 0;
 	uint64_t from;
 
 	busy = threads - targets;
@@ -141,12 +148,10 @@ static void measure(uint64_t threads, uint64_t targets, uint64_t pages, uint64_t
 		rise[i] = (double)vm_counter(names[i]) - before[i];
 	for (uint64_t t = 0; t < threads; t++) {
 		pthread_join(workers[t].thread, NULL);
-		if (t >= threads - targets)
-			counted += (double)workers[t].calls;
+		*(t < threads - targets ? &all : &counted) += (double)workers[t].calls;
 	}
 	pthread_barrier_destroy(&start);
 
-	all = (double)((threads - targets) * calls);
 	figure_more("calls_per_s", all * NSEC_PER_SEC / (double)from, "1/s");
 	figure("interrupts_per_call", interrupts / all, "");
 	figure("requests_per_call", rise[0] / all, "");
@@ -168,13 +173,15 @@ int main(int argc, char **argv)
 			pages = parse_number("--pages", argv[i + 1], 1, 512);
 		else if (!strcmp(argv[i], "--calls"))
 			calls = parse_number("--calls", argv[i + 1], 1, 1000000000);
+		else if (!strcmp(argv[i], "--seconds"))
+			limit_ns = parse_number("--seconds", argv[i + 1], 1, 3600) * NSEC_PER_SEC;
 		else if (!strcmp(argv[i], "--targets"))
 			targets = parse_number("--targets", argv[i + 1], 0, MAX_THREADS - 1);
 		else
 			break;
 	}
 	if (i != argc || targets >= threads)
-		die("usage: " WORKLOAD " [--threads N] [--pages N] [--calls N] [--targets N]");
+		die("usage: " WORKLOAD " [--threads N] [--pages N] [--calls N | --seconds N] [--targets N]");
 	if (targets)
 		advice = MADV_FREE;
 	measure(threads, targets, pages, calls);
