@@ -73,7 +73,8 @@ def read_run(said: steps.Said, accel: str) -> Run:
     stressors have a geometric mean, without those with fewer than _LEAST_OPS operations.
     """
     found = [(real, cpu) for ops, real, cpu in _METRIC.findall(said.text) if int(ops) >= _LEAST_OPS]
-    rates = [float(each[accel == "tcg"]) for each in found]
+    # A stressor whose CPU time is not counted has a rate of 0.
+    rates = [rate for each in found if (rate := float(each[accel == "tcg"]))]
     poisoned = said.status == "fail" and _POISONED.search(said.log)
     status = "skip" if poisoned or _NOTHING in said.text else said.status
     problems = steps.complaints(said.log)
