@@ -365,7 +365,7 @@ def compare_all(
     if again:
         ui.note(f"not the same: {', '.join(test.name for test in again)}; running them again")
     for first, last in ((2, _ROUNDS), (_ROUNDS + 1, _MOST_ROUNDS)):
-        for number in range(first, last + 1):
+        for number in range(first, last + 1) if again else ():
             both(again, number)
         again = [test for test in again if judge(rounds[test.name])]
     for number in range(1, _ROUNDS + 1):
