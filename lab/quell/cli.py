@@ -62,6 +62,13 @@ COMMANDS = {
 }
 
 
+# Git's hooks have these. In the lab's own repositories git would take the user's by them.
+_USERS_REPOSITORY = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX",
+)  # fmt: skip
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse with UsageErrors."""
 
@@ -228,6 +235,8 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, interrupt)
+    for name in _USERS_REPOSITORY:
+        os.environ.pop(name, None)
     if sys.stdout is None:
         return _report(UsageError("standard output is closed"))
     try:

@@ -3,6 +3,7 @@
 
 import argparse
 import errno
+import os
 import shlex
 import signal
 import subprocess
@@ -96,6 +97,13 @@ def test_output_that_cannot_be_written(words: str, cache: Cache) -> None:
     assert len(text.splitlines()) == 1
     assert said(">&-") == (2, "quell: standard output is closed\n")
     assert not cache.root.exists()
+
+
+def test_the_users_git_repository_is_left_alone(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/somewhere/.git")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/somewhere/.git/index.lock")
+    use(monkeypatch, lambda args: sum(name in os.environ for name in ("GIT_DIR", "GIT_INDEX_FILE")))
+    assert cli.main(["probe"]) == 0
 
 
 def test_user_command_is_split_off(monkeypatch: Patch) -> None:
