@@ -237,6 +237,10 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGHUP, interrupt)
     for name in _USERS_REPOSITORY:
         os.environ.pop(name, None)
+    if sys.stdin is None:
+        # It gets the number of standard input, and programs inherit it.
+        sys.stdin = open(os.devnull)
+        os.set_inheritable(sys.stdin.fileno(), True)
     if sys.stdout is None:
         return _report(UsageError("standard output is closed"))
     try:

@@ -99,6 +99,11 @@ def test_output_that_cannot_be_written(words: str, cache: Cache) -> None:
     assert not cache.root.exists()
 
 
+def test_standard_input_that_is_closed(cache: Cache) -> None:
+    done = execute("sh", "-c", f"exec {sys.executable} -m quell run <&-", env=lab_env())
+    assert (done.returncode, done.stderr) == (2, "quell: run needs a command after -- when stdin is no terminal\n")
+
+
 def test_the_users_git_repository_is_left_alone(monkeypatch: Patch) -> None:
     monkeypatch.setenv("GIT_DIR", "/somewhere/.git")
     monkeypatch.setenv("GIT_INDEX_FILE", "/somewhere/.git/index.lock")
