@@ -49,10 +49,14 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("run needs a command after -- when stdin is no terminal")
     command = args.command or [os.environ.get("SHELL", "/bin/sh")]
     engine.check_command(command)
+    try:
+        append = tuple(word for text in args.append for word in shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--append takes boot parameters, not '{' '.join(args.append)}': {error}") from error
     guest = machine.Machine(
         memory=machine.parse_memory(args.memory),
         cpus=args.cpus,
-        append=tuple(word for text in args.append for word in shlex.split(text)),
+        append=append,
     )
     cache = Cache()
     disks = compare.data_of(args)
