@@ -12,6 +12,7 @@ import platform
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -117,7 +118,7 @@ def read_config(what: str, boot: Path = Path("/boot"), proc_config: Path = Path(
         data = path.read_bytes()
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     text = data.decode(errors="replace")
     have = build.options(text)

@@ -229,6 +229,7 @@ def test_read_config(tmp_path: Path) -> None:
     (b"hello\n", "is not a kernel configuration"), (None, "cannot be read: No such file"),
     (b"# Linux/arm64 6.1.0 Kernel Configuration\nCONFIG_SMP=y\n", "is a configuration for arm64"),
     (gzip.compress(USER.encode())[:20], "cannot be read"),
+    (gzip.compress(USER.encode())[:10] + b"damaged", "cannot be read"),
     (b"CONFIG_X86_32=y\n", "is a configuration for 32-bit x86"),
 ])  # fmt: skip
 def test_wrong_config(text: bytes | None, message: str, tmp_path: Path) -> None:
