@@ -121,6 +121,8 @@ def image_of(data: Data, cache: Cache) -> Disk:
         bind = data.filesystem != "btrfs" and _can_bind()
         size, _ = _measure(real)
         require_space(cache.data, size * (1 if bind else 2) * 105 // 100 + 128 * MIB, what)
+        # Before the bar: it may ask the user.
+        prereq.ensure(_tools(data.filesystem))
         made = temp / name
         with (
             tempfile.TemporaryDirectory(prefix="stage-", dir=temp) as stage,
