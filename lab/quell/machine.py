@@ -402,6 +402,8 @@ def _relayed(rundir: Path) -> Iterator[Callable[[], bool]]:
     with (rundir / "stdout").open("rb") as out, (rundir / "stderr").open("rb") as err:
 
         def copy() -> bool:
+            # QEMU makes our stdin non-blocking; stdout may be the same socket (ssh), and a write would fail.
+            os.set_blocking(0, True)
             for file, ours in ((out, sys.stdout), (err, sys.stderr)):
                 shutil.copyfileobj(file, ours.buffer)
                 ours.flush()

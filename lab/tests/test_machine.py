@@ -221,6 +221,10 @@ def test_output_is_passed_on(guest: Scripted, capfd: pytest.CaptureFixture[str])
     script = "cat sent > frames; echo one > stdout; sleep 0.2; echo two >> stdout; echo err > stderr"
     assert guest.run(script, live=True).stdout == "one\ntwo\n"
     assert capfd.readouterr() == ("one\ntwo\n", "err\n")
+    # QEMU makes stdin non-blocking, which may be the same socket as stdout.
+    script = f"{sys.executable} -ISc 'import os; os.set_blocking(0, False)'; cat sent > frames"
+    guest.run(script, live=True)
+    assert os.get_blocking(0)
 
 
 def test_boots_again(guest: Scripted) -> None:
