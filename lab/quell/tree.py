@@ -336,7 +336,7 @@ def make_git_tree(dest: Path, source: Source, *, force: bool = False, kernel: Pa
             )
     require_space(dest, _TREE_SPACE, f"the tree {dest}")
     wanted = overlay(part, lambda path: read_file(source.tree, path), report=True)
-    with atomic_dir(dest.absolute()) as temp:
+    with atomic_dir(dest.resolve()) as temp:
         _fill(temp, source)
         tree = _GitTree(temp)
         tree.write({}, wanted)
