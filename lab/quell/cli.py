@@ -55,7 +55,7 @@ COMMANDS = {
     "export": Command("the kernel part as patches: a git-am series, and one roll-up patch"),
     "deb": Command("Debian packages of the Quell kernel, from your configuration"),
     "test": Command("the checks"),
-    "doctor": Command("missing prerequisites, each with the command that fixes it", uses_cache=False),
+    "doctor": Command("missing prerequisites, and the commands that install them", uses_cache=False),
     "man": Command("the manual page", uses_cache=False),
     "completion": Command("completion for bash and zsh", uses_cache=False),
     "clean": Command("free the cache", uses_cache=False),
