@@ -118,7 +118,7 @@ def find(names: Sequence[str], cache: Cache) -> list[dict[str, Any]]:
         newest.setdefault(result["preset"], result)
     found = [newest[preset] for preset in _REPORTED if preset in newest]
     if not found:
-        raise UsageError("there are no results yet; ./quell compare makes them")
+        raise UsageError("there are no results of compare or ladder yet; ./quell compare makes them")
     return found
 
 

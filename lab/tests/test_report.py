@@ -182,7 +182,7 @@ def test_an_error_leaves_no_page(cache: Cache, tmp_path: Path, capsys: Capture) 
     assert captured.out == "" and not out.exists()
     keep(cache, "old", {**samples.result(), "schema": "quell.results/1"})
     assert cli.main(["report"]) == 2
-    assert capsys.readouterr().err == "quell: there are no results yet; ./quell compare makes them\n"
+    assert capsys.readouterr().err == "quell: there are no results of compare or ladder yet; ./quell compare makes them\n"
 
 
 def test_command(cache: Cache, tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:

@@ -46,13 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default=source.DEFAULT, choices=source.VERSIONS, help="the version of Linux")
 
 
+def _sudo() -> str:
+    return "" if os.geteuid() == 0 else "sudo "
+
+
 def _programs() -> Iterator[Check]:
-    sudo = "" if os.geteuid() == 0 else "sudo "
     missing = prereq.missing()
     for item in missing:
         yield Check(item.need, "missing", f"{item.why}; in Debian's package {item.package}")
     if missing:
-        yield Check("programs", "missing", "all at once:", sudo + prereq.install_command(missing))
+        yield Check("programs", "missing", "all at once:", _sudo() + prereq.install_command(missing))
     else:
         yield Check("programs", "ok", f"all {len(prereq.ALL)} programs and libraries are here")
 
@@ -62,7 +65,7 @@ def _packages() -> Check:
     if not lacking:
         return Check("packages", "ok", "the tools of ./quell deb are here")
     detail = f"{', '.join(item.package for item in lacking)}: installed when ./quell deb first needs them"
-    return Check("packages", "pending", detail, prereq.install_command(lacking))
+    return Check("packages", "pending", detail, _sudo() + prereq.install_command(lacking))
 
 
 def _python() -> Check:
