@@ -4,6 +4,7 @@
 import argparse
 import errno
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,9 +18,9 @@ import pytest
 
 from conftest import Capture
 from guests import Patch, execute, lab_env
-from quell import cli, ui
+from quell import cli, source, tree, ui, version
 from quell.errors import QuellError
-from quell.paths import Cache
+from quell.paths import Cache, repo_root
 
 
 def use(monkeypatch: Patch, main: object, **options: bool) -> None:
@@ -178,3 +179,24 @@ def test_interrupted_command(number: signal.Signals, tmp_path: Path) -> None:
 def test_durations_and_sizes() -> None:
     assert [ui.duration(s) for s in (7.6, 65, 3725)] == ["8 s", "1 min 05 s", "1 h 02 min"]
     assert [ui.size(s) for s in (2_000, 12_000_000, 1_500_000_000)] == ["2 kB", "12 MB", "1.5 GB"]
+
+
+def test_version_option(capsys: Capture, cache: Cache) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"quell {version.RELEASE} (Linux 6.12.y, 7.3.y)\n"
+    assert not cache.root.exists()
+
+
+def test_versions_of_linux_are_those_with_hooks() -> None:
+    assert sorted(source.VERSIONS) == sorted(path.name for path in (tree.kernel_dir() / "hooks").iterdir())
+    assert all(source.linux_of(release) == linux for linux, release in source.MADE_WITH.items())
+
+
+def test_documents_name_this_release() -> None:
+    changes = (repo_root() / "CHANGELOG.md").read_text()
+    first = re.search(r"^## \[(.+?)\]", changes, re.M)
+    assert first and first[1] == version.RELEASE
+    for name in ("CHANGELOG.md", "SECURITY.md"):
+        text = (repo_root() / name).read_text()
+        for linux in source.VERSIONS:
+            assert f"{linux}.y" in text, name

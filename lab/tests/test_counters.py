@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Figures from a real guest's output (mapped-read, stock kernel, 256M, 2 CPUs)."""
+"""Figures from a real guest's output (mapped-read, stock kernel, 256M, 2 CPUs), and the files of /proc."""
 
 from pathlib import Path
 
 import pytest
 
 from conftest import fails
-from quell import counters
+from quell import counters, procfs
 from quell.frames import Frames, FramesError, parse_frames
 
 DATA = Path(__file__).parent / "data"
 RECORDED = (DATA / "mapped-read.frames").read_bytes()
+INTERRUPTS = """\
+            CPU0       CPU2
+   0:         44          0   IO-APIC   2-edge      timer
+ TLB:     115842     140157   TLB shootdowns
+"""
 
 
 def changed(**sections: bytes) -> Frames:
@@ -100,3 +105,20 @@ def test_figures_that_are_none() -> None:
     for name in ("elapsed_s", "kswapd_s", "luf_park"):
         with pytest.raises(FramesError, match=f"figure {name} has the name of one"):
             counters.parse_figures(f"figure+ {name} 3 s\n")
+
+
+def test_interrupts() -> None:
+    assert procfs.interrupts(INTERRUPTS, "TLB") == {0: 115842, 2: 140157}
+    for text in "", "  CPU0\n 0: 1 timer\n", " CPU0\nIPI0: 2 Rescheduling\n", " CPU0 CPU1\nTLB: 1\n":
+        fails(ValueError, None, procfs.interrupts, text, "TLB")
+
+
+def test_vmstat() -> None:
+    assert procfs.vmstat("nr_free_pages 1\nnr_tlb_remote_flush 4\n") == {"nr_free_pages": 1, "nr_tlb_remote_flush": 4}
+    fails(ValueError, None, procfs.vmstat, "nr_free_pages 1\nnr_tlb_rem")
+
+
+def test_ticks_of_a_thread_with_a_strange_name() -> None:
+    line = "38 (k) s (d 0) S 2 0 0 0 -1 0 0 0 0 0 7 5 0 0 20 0 1 0\n"
+    assert procfs.ticks(line * 2) == 24
+    fails(ValueError, None, procfs.ticks, "38 (kswapd0) S 2\n")
