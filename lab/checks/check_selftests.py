@@ -269,7 +269,7 @@ def as_large(rounds: Sequence[Round], large: Sequence[Outcome]) -> bool:
     """Whether stock with large folios has the same results as Quell, wherever a difference counts."""
     found = [outcome for outcome in large if outcome.whole() and not outcome.says_nothing()]
     for name, (stock, quell) in judge(rounds).items():
-        new = set(quell) - set(stock)
+        new = {value for value in quell if 3 * stock.count(value) < quell.count(value)}
         often = all(2 * _seen(name, found).count(value) > len(large) for value in new)
         if name == _CLEAN or new & {*_GRAVE, "missing"} or not often:
             return False
