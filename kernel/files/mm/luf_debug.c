@@ -156,13 +156,23 @@ static void luf_complain(const struct luf_violation *v)
 		dump_stack();
 }
 
+/*
+ * The CPUs of the next record. One that loads the mm later compares tlb_gen after it was raised,
+ * but may have noted the clock before the stamp.
+ */
+static DEFINE_PER_CPU(cpumask_t, luf_debug_cpus);
+
 /**
  * luf_debug_stamp - tlb_gen was raised: CPUs that compare from now on have caught up
+ * @mm:	whose PTEs were cleared
+ *
+ * Under the page table lock, before luf_owe() looks at mm_cpumask().
  *
  * Return: a stamp for luf_debug_open().
  */
-u64 luf_debug_stamp(void)
+u64 luf_debug_stamp(struct mm_struct *mm)
 {
+	cpumask_copy(this_cpu_ptr(&luf_debug_cpus), mm_cpumask(mm));
 	/* A full barrier: a CPU reads the clock, then tlb_gen. */
 	return atomic64_inc_return(&luf_debug_clock);
 }
@@ -185,7 +195,7 @@ static void luf_window_add(struct folio *folio, struct mm_struct *mm,
 	w->pfn = pfn;
 	w->index = folio->index + (w->pfn - folio_pfn(folio));
 	w->stamp = stamp;
-	cpumask_copy(&w->cpus, mm_cpumask(mm));
+	cpumask_copy(&w->cpus, this_cpu_ptr(&luf_debug_cpus));
 	hlist_add_head(&w->by_pfn, luf_pfn_bucket(w->pfn));
 	hlist_add_head(&w->by_address, luf_address_bucket(mm, w->address));
 	hlist_add_head(&w->by_index, luf_index_bucket(w->mapping));
