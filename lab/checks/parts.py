@@ -2,6 +2,7 @@
 """The report of ``quell test``: a line for each part, and its failures; and its record for ``--resume``."""
 
 import hashlib
+import re
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -19,7 +20,8 @@ _INPUTS = (
 )
 # Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
-# All other parts only compile and boot: they do not depend on docs and the lab's own tests.
+# All other parts only compile and boot: they do not depend on docs, the lab's own tests, and modules
+# of other parts that no check imports.
 _DEPEND_ON_ALL = ("lab", "report", "export", "models", "own", "deb")
 _GUESTS = (
     "kernel", "workloads", "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt",
@@ -27,15 +29,26 @@ _GUESTS = (
 )  # fmt: skip
 
 
+def _modules_of_others(part: str) -> set[Path]:
+    """Modules of other parts, but those that a check imports."""
+    modules = list((repo_root() / "lab/checks").glob("*.py"))
+    imports = re.findall(r"^.*\bimport\b.*$", "\n".join(path.read_text() for path in modules), re.M)
+    used = {f"check_{part}", *re.findall(r"\bcheck_\w+", "\n".join(imports))}
+    return {path for path in modules if path.stem.startswith("check_") and path.stem not in used}
+
+
 def inputs(part: str) -> str:
     """A digest of all files in the repository that ``part`` depends on."""
     digest = hashlib.sha256()
     root = repo_root()
-    for name in _INPUTS if part in _DEPEND_ON_ALL else _GUESTS:
+    names, others = (_INPUTS, set[Path]()) if part in _DEPEND_ON_ALL else (_GUESTS, _modules_of_others(part))
+    for name in names:
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             parts = path.relative_to(root).parts
-            if "/".join(parts) != _RECORD and path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in parts):
+            if path in others or any(p.startswith(".") or p == "__pycache__" for p in parts):
+                continue
+            if "/".join(parts) != _RECORD and path.is_file():
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
                 digest.update(f"{'/'.join(parts)}\0{content}\0".encode())
     return digest.hexdigest()

@@ -203,8 +203,6 @@ def test_what_passed_is_known_until_something_changes(cache: Cache, tmp_path: Pa
 
 def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(parts, "repo_root", lambda: tmp_path)
-    for folder in ("lab/checks", "lab/tests", "docs"):
-        (tmp_path / folder).mkdir(parents=True)
     write_files(tmp_path, {"lab/quell/x.py": "1"})
 
     def changed_by(*names: str) -> set[str]:
@@ -215,4 +213,5 @@ def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> No
     assert changed_by("lab/quell/__pycache__/x.pyc", "notes", "docs/full-test.md") == set()
     changed = changed_by("lab/tests/test_x.py", "docs/x.md")
     assert {"lab", "export", "report"} <= changed and not changed & {"vm", "builds", "w1"}
-    assert changed_by("lab/quell/x.py") == changed_by("lab/checks/x.toml") == set(test_command.PARTS)
+    assert changed_by("lab/checks/check_w1.py", "lab/checks/check_deb.py") == {*parts._DEPEND_ON_ALL, "w1"}
+    assert changed_by("lab/checks/y.py") == changed_by("lab/checks/x.toml") == set(test_command.PARTS)
