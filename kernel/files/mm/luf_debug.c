@@ -115,11 +115,11 @@ static bool luf_cpu_behind(unsigned int cpu, const struct luf_window *w)
 	struct luf_debug_cpu *state = per_cpu_ptr(&luf_debug_cpu, cpu);
 	unsigned long patience = 1000000;
 
-	if (arch_luf_lazy(cpu))
+	if (!arch_luf_may_use(cpu))
 		return false;
 	/*
-	 * It is leaving lazy TLB mode, or has acknowledged a flush: it compares tlb_gen before it
-	 * uses an entry.
+	 * It is leaving lazy TLB mode or init_mm, or has acknowledged a flush: it compares tlb_gen
+	 * before it uses an entry.
 	 */
 	while ((READ_ONCE(state->busy) || early_ack_cpu_owes(cpu)) && --patience)
 		cpu_relax();

@@ -16,6 +16,16 @@ DECLARE_STATIC_KEY_FALSE(luf_key);
 extern atomic64_t luf_clock;
 DECLARE_PER_CPU_SHARED_ALIGNED(u64, luf_seen);
 
+/*
+ * May @cpu use user entries? Not if it is lazy or has init_mm loaded: it loads an mm, or compares
+ * tlb_gen, before it does.
+ */
+static inline bool arch_luf_may_use(unsigned int cpu)
+{
+	return !READ_ONCE(per_cpu(cpu_tlbstate_shared.is_lazy, cpu)) &&
+	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) != &init_mm;
+}
+
 #ifdef CONFIG_QUELL_LUF_DEBUG
 /* The same for the checker in mm/luf_debug.c, which has a clock of its own. */
 struct luf_debug_cpu {
@@ -29,9 +39,8 @@ DECLARE_PER_CPU(struct luf_debug_cpu, luf_debug_cpu);
 
 static inline void luf_debug_look(void)
 {
-	/* Before is_lazy is cleared. */
-	this_cpu_write(luf_debug_cpu.busy,
-		       this_cpu_read(cpu_tlbstate_shared.is_lazy));
+	/* Before is_lazy is cleared, or loaded_mm is no longer init_mm. */
+	this_cpu_write(luf_debug_cpu.busy, !arch_luf_may_use(smp_processor_id()));
 	this_cpu_write(luf_debug_cpu.look, atomic64_read(&luf_debug_clock));
 	/* The clock before tlb_gen. */
 	smp_rmb();
@@ -78,22 +87,6 @@ static inline void luf_caught_up(u64 clock)
 	if (static_branch_likely(&luf_key) && this_cpu_read(luf_seen) != clock)
 		this_cpu_write(luf_seen, clock);
 	luf_debug_caught_up();
-}
-
-/* A lazy CPU compares tlb_gen before it uses any user entry again. */
-static inline bool arch_luf_lazy(unsigned int cpu)
-{
-	return READ_ONCE(per_cpu(cpu_tlbstate_shared.is_lazy, cpu));
-}
-
-/*
- * May @cpu use user entries? Not if it is lazy or has init_mm loaded: it loads an mm, and compares
- * tlb_gen, before it does.
- */
-static inline bool arch_luf_may_use(unsigned int cpu)
-{
-	return !arch_luf_lazy(cpu) &&
-	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) != &init_mm;
 }
 
 /* @cpu uses no entry that became stale in a generation up to this one. */
