@@ -20,28 +20,30 @@ _INPUTS = (
 )
 # Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
-# All other parts only compile and boot: they do not depend on docs, the lab's own tests, and modules
-# of other parts that no check imports.
+# All other parts only compile and boot: they do not depend on docs, the lab's own tests, claims, and
+# modules of other parts that no check imports.
 _DEPEND_ON_ALL = ("lab", "report", "export", "models", "own", "deb")
 _GUESTS = (
     "kernel", "workloads", "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt",
     "lab/requirements-test.txt", "quell",
 )  # fmt: skip
+_CLAIMS = ("lab/quell/figures.toml", "lab/quell/published.toml")
 
 
-def _modules_of_others(part: str) -> set[Path]:
-    """Modules of other parts, but those that a check imports."""
+def _not_for(part: str) -> set[Path]:
+    """What ``part`` does not depend on, if it only compiles and boots."""
     modules = list((repo_root() / "lab/checks").glob("*.py"))
     imports = re.findall(r"^.*\bimport\b.*$", "\n".join(path.read_text() for path in modules), re.M)
     used = {f"check_{part}", *re.findall(r"\bcheck_\w+", "\n".join(imports))}
-    return {path for path in modules if path.stem.startswith("check_") and path.stem not in used}
+    others = {path for path in modules if path.stem.startswith("check_") and path.stem not in used}
+    return others.union(repo_root() / name for name in _CLAIMS)
 
 
 def inputs(part: str) -> str:
     """A digest of all files in the repository that ``part`` depends on."""
     digest = hashlib.sha256()
     root = repo_root()
-    names, others = (_INPUTS, set[Path]()) if part in _DEPEND_ON_ALL else (_GUESTS, _modules_of_others(part))
+    names, others = (_INPUTS, set[Path]()) if part in _DEPEND_ON_ALL else (_GUESTS, _not_for(part))
     for name in names:
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
@@ -73,7 +75,7 @@ class Record:
 
     def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
         self.file = file or cache.folder("checks") / f"record{'-full' if full else ''}.md"
-        self._cache, self._commit = cache, version.quell()
+        self._cache, self._commit = cache, version.quell(besides=_RECORD)
         self._head = _HEAD.format(" --full" if full else "")
         text = self.file.read_text(errors="replace") if self.file.exists() else ""
         lines = text.removeprefix(self._head).splitlines() if text.startswith(self._head) else []

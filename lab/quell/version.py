@@ -37,10 +37,14 @@ def series_hash(kernel: Path | None = None) -> str:
     return digest.hexdigest()[:16]
 
 
-def quell() -> str:
-    """Git's name of the repository's state (with "-dirty" if edited), or UNKNOWN."""
+def quell(besides: str = "") -> str:
+    """Git's name of the repository's state (with "-dirty" if a file other than ``besides`` is edited), or UNKNOWN."""
     try:
-        done = proc.run(["git", "-C", repo_root(), "describe", "--always", "--dirty", "--tags"], timeout=30, check=False)
+        named, edited = (
+            proc.run(["git", "-C", repo_root(), *words], timeout=30, check=False)
+            for words in (("describe", "--always", "--tags"), ("diff", "--name-only", "HEAD"))
+        )
     except QuellError:
         return UNKNOWN
-    return done.stdout.strip() or UNKNOWN
+    dirty = set(edited.stdout.split("\n")) - {"", besides}
+    return f"{named.stdout.strip()}{'-dirty' * bool(dirty)}" if named.stdout else UNKNOWN

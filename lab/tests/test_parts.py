@@ -171,7 +171,7 @@ def test_each_part_is_a_module_with_inputs() -> None:
     assert set(test_command.PARTS) == {path.stem.removeprefix("check_") for path in modules}
     assert all(f"\n  {name} " in str(test_command.__doc__) for name in test_command.PARTS)
     assert set(parts._DEPEND_ON_ALL) <= set(test_command.PARTS)
-    assert all((repo_root() / name).exists() for name in (*parts._INPUTS, *parts._GUESTS))
+    assert all((repo_root() / name).exists() for name in (*parts._INPUTS, *parts._GUESTS, *parts._CLAIMS))
 
 
 # --- the record ------------------------------------------------------------------
@@ -213,5 +213,6 @@ def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> No
     assert changed_by("lab/quell/__pycache__/x.pyc", "notes", "docs/full-test.md") == set()
     changed = changed_by("lab/tests/test_x.py", "docs/x.md")
     assert {"lab", "export", "report"} <= changed and not changed & {"vm", "builds", "w1"}
-    assert changed_by("lab/checks/check_w1.py", "lab/checks/check_deb.py") == {*parts._DEPEND_ON_ALL, "w1"}
+    changed = changed_by("lab/checks/check_w1.py", "lab/checks/check_deb.py", "lab/quell/figures.toml")
+    assert changed == {*parts._DEPEND_ON_ALL, "w1"}
     assert changed_by("lab/checks/y.py") == changed_by("lab/checks/x.toml") == set(test_command.PARTS)
