@@ -407,8 +407,11 @@ inline send(other, g, possible)
 {
 	d_step {
 		!stopping;
-		/* should_flush_tlb(), not asked if page tables are freed */
+#ifdef NO_TABLES_LAZY		/* freed page tables: should_flush_tlb() is not asked */
+		sent = online && (other || (in_mask && !lazy));
+#else
 		sent = online && (other || (in_mask && (!lazy || !possible)));
+#endif
 		sending = sending + sent
 	};
 	if
