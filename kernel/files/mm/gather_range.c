@@ -2,8 +2,8 @@
 /*
  * Overlapping gathers flush the range of their own call.
  *
- * Several threads may clear page table entries of one mm at once, each with an mmu_gather of its
- * own. A call may find an entry cleared that another gather has not flushed yet. It must not
+ * Several threads may change page table entries of one mm at once, each with an mmu_gather of its
+ * own. A call may find an entry changed that another gather has not flushed yet. It must not
  * return before that is flushed: after MADV_DONTNEED no thread may read the old content.
  * tlb_finish_mmu() sees that other gathers exist (mm_tlb_flush_nested()), not their ranges. So
  * stock flushes all of the mm, as if page tables had been freed.
@@ -14,20 +14,36 @@
  *
  * A gather that adds a range has to add all ranges of its call. These do:
  *
- *	unmap_single_vma()	munmap(), MADV_DONTNEED, truncation (__zap_vma_range() since 7.0)
- *	change_protection()	mprotect(), userfaultfd's write protection, NUMA hinting
- *	madvise_free_single_vma() MADV_FREE
+ *	caller			its lock		later, a stale entry would allow
+ *	unmap_single_vma() (since 7.0 __zap_vma_range()): entries are cleared
+ *	  munmap()		mmap_lock, may be	access to what was there, where
+ *				downgraded		another mapping comes
+ *	  MADV_DONTNEED		mmap_lock or VMA's (*)	access to the old content
+ *	  truncation		i_mmap_rwsem		access to the truncated page
+ *	  drivers, BPF arenas	their own		the same
+ *	  OOM reaper, since 7.0	mmap_lock		nothing: it promises none
+ *	madvise_free_single_vma(): entries are made clean
+ *	  MADV_FREE		as MADV_DONTNEED	a store that leaves the page clean
+ *	change_protection(): rights are taken away
+ *	  mprotect()		mmap_lock, exclusive	an access without the right
+ *	  userfaultfd		mmap_lock		a write without a fault
+ *	  NUMA scanning		mmap_lock		no harm: a hint is missed
  *
- * Others flush as in stock: exit (fullmm), the gathers of mm/hugetlb.c (truncation, mprotect(),
- * mremap()), MADV_COLD and MADV_PAGEOUT; before 7.0 the OOM reaper.
+ * (*) In 7.3 given back before the flush. The invariants need the page table lock only.
+ *
+ * Others flush as in stock: exit and LDT (fullmm), the gathers of mm/hugetlb.c and mm/rmap.c
+ * (hugetlb), those that only free tables (exec), MADV_COLD, MADV_PAGEOUT; before 7.0 the OOM
+ * reaper. Two raise tlb_flush_pending without a gather, and count as other gathers: clear_refs,
+ * which flushes the mm, and mm/mapping_dirty_helpers.c, where stock has the rule above: with
+ * other flushes under way it flushes its range, else the entries that it has changed.
  *
  * Invariants; __gather_range_use() is the enforcing function. [selftest gather_range;
  * GATHER_OWN_ONLY]
  *
- *  - A cleared entry in the range is flushed, also one that another gather has cleared. This call
- *    has found it cleared under the same page table lock, or has skipped its page table as a
+ *  - A changed entry in the range is flushed, also one that another gather has changed. This call
+ *    has found it changed under the same page table lock, or has skipped its page table as a
  *    whole. So it sees the other gather, too, by the lock or by x86's order of loads
- *    (inc_tlb_flush_pending()). A thread that clears an entry later flushes it later.
+ *    (inc_tlb_flush_pending()). A thread that changes an entry later flushes it later.
  *  - Outside of the range this call is responsible for its own gather only (tlb->start to
  *    tlb->end), and flushes that as well. Frames are safe: each gather has a reference to those of
  *    the entries that it cleared. Entries without a struct page (VM_PFNMAP) are flushed before the
