@@ -22,7 +22,7 @@ luf_kept 2
 luf_write 11
 rmap_batch_runs 10
 rmap_batch_pages 155
-early_ack_sent 1234
+early_ack_acked 1234
 luffy 1
 """
 
@@ -52,7 +52,7 @@ def test_words(machine: Path, capsys: Capture, cache: Cache) -> None:
         "luf, since boot: park 100,000, migrate 7,000, release_aged 79,795, ",
         "Of 99,744 pages that luf released, 80 % were released without an IPI.",
         "Deferred now: 1 MB",
-        "early_ack, since boot: sent 1,234\n",
+        "early_ack, since boot: acked 1,234\n",
         "received 42 shootdown interrupts",
     ):
         assert text in out

@@ -146,10 +146,8 @@ static __always_inline void early_ack_post(call_single_data_t *csd, const void *
 		return;
 	memcpy(early_ack_info(csd), info, EARLY_ACK_INFO_SIZE);
 	csd->node.u_flags |= CSD_FLAG_INLINE;
-	if (scf_flags & SCF_EARLY) {
+	if (scf_flags & SCF_EARLY)
 		csd->node.u_flags |= CSD_FLAG_EARLY;
-		count_vm_event(EARLY_ACK_SENT);
-	}
 }
 
 /* A call was added to @cpu's queue, which was empty: is it found without an IPI? */

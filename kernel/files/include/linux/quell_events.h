@@ -26,8 +26,7 @@ QUELL_EVENT(RMAP_BATCH_RUNS, "rmap_batch_runs")	/* runs of PTEs of large folios 
 QUELL_EVENT(RMAP_BATCH_PAGES, "rmap_batch_pages") /* PTEs in these runs */
 #endif
 #ifdef CONFIG_QUELL_EARLY_ACK
-QUELL_EVENT(EARLY_ACK_SENT, "early_ack_sent")	/* calls that may be acknowledged before they run */
-QUELL_EVENT(EARLY_ACK_ACKED, "early_ack_acked")	/* calls that were */
+QUELL_EVENT(EARLY_ACK_ACKED, "early_ack_acked")	/* calls that were acknowledged before they ran */
 QUELL_EVENT(EARLY_ACK_MERGED, "early_ack_merged") /* calls that needed no IPI of their own */
 #endif
 #ifdef CONFIG_QUELL_FOLIO_ORDER

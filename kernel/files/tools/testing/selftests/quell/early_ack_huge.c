@@ -96,23 +96,23 @@ static void run_huge(struct shared *s, const char *what, bool unmap, bool early,
 		     unsigned long rounds)
 {
 	pthread_t watcher[MAX_CPUS];
-	long sent;
+	long acked;
 
 	atomic_store(&s->stop, false);
 	atomic_store(&s->stale, 0);
 	atomic_store(&s->next, 0);
 	for (int i = 1; i < nr_cpus; i++)
 		start_thread(&watcher[i], watch_huge, s);
-	sent = vm_counter("early_ack_sent");
+	acked = vm_counter("early_ack_acked");
 	lose_huge(s, unmap, early, rounds);
-	sent = vm_counter("early_ack_sent") - sent;
+	acked = vm_counter("early_ack_acked") - acked;
 	atomic_store(&s->stop, true);
 	for (int i = 1; i < nr_cpus; i++)
 		pthread_join(watcher[i], NULL);
 	/* Some flushes are foreign (NUMA balancing), and a watcher is absent at times. */
-	test_result(!atomic_load(&s->stale) && early == (sent > (long)rounds / 4),
-		    "early_ack %s: %lu rounds, %lu stale, %ld sent", what, rounds,
-		    atomic_load(&s->stale), sent);
+	test_result(!atomic_load(&s->stale) && early == (acked > (long)rounds / 4),
+		    "early_ack %s: %lu rounds, %lu stale, %ld acknowledged early", what, rounds,
+		    atomic_load(&s->stale), acked);
 }
 
 void run_shared(unsigned long rounds, bool early)

@@ -149,16 +149,16 @@ int main(int argc, char **argv)
 		set_switch("concurrent", true);
 	}
 	if (has_switch("early_ack")) {
-		long on = zap_until("early_ack_sent"), sent, off;
+		long on = zap_until("early_ack_acked"), acked, off;
 		bool right;
 
 		set_switch("early_ack", false);
-		sent = vm_counter("early_ack_sent");
+		acked = vm_counter("early_ack_acked");
 		right = zap_works();
-		off = vm_counter("early_ack_sent") - sent;
+		off = vm_counter("early_ack_acked") - acked;
 		set_switch("early_ack", true);
 		test_result(on > 0 && right && off == 0,
-			    "switches early_ack: %ld sent when on, %ld when off", on, off);
+			    "switches early_ack: %ld acknowledged early when on, %ld when off", on, off);
 	}
 	if (has_switch("zap_batch")) {
 		set_switch("zap_batch", false);
