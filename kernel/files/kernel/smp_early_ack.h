@@ -28,7 +28,15 @@
  *    requests the first that is behind flushes everything, and the others find nothing to do.
  *  - A call that is queued without an IPI is found. Initiators read early_ack_looking after they
  *    have queued; the target clears it before its last look at the queue. A full barrier on either
- *    side makes at least one see the other. early_ack_looks(), early_ack_receive()
+ *    side makes at least one see the other. The target takes the queue whole, also calls that were
+ *    added behind this one, so it needs no generation, which could wrap around. early_ack_looks(),
+ *    early_ack_receive()
+ *  - Such a call is carried out as if its IPI had come between the two rounds:
+ *     - NMI: its initiator still waits, so one may use the stale entry. Of the calls of the first
+ *       round, which are acknowledged, all have run; no window is open.
+ *     - Lazy TLB: a flush of the first round may have loaded init_mm. Then the second finds another
+ *       mm. Initiators raise tlb_gen before they queue, and a return to their mm compares it.
+ *     - Another mm: only a flush can load one between the rounds, init_mm, as interrupts are off.
  *  - CPU hotplug: early_ack_looking is true only in early_ack_receive(), with interrupts off. A CPU
  *    goes offline in stop_machine(), so after its last look. Initiators queue with preemption
  *    disabled, so those that saw the CPU online have queued, and smpcfd_dying_cpu() takes their
