@@ -29,7 +29,7 @@
  *	  userfaultfd		mmap_lock		a write without a fault
  *	  NUMA scanning		mmap_lock		no harm: a hint is missed
  *
- * (*) In 7.3 given back before the flush. The invariants need the page table lock only.
+ * (*) In 7.3, and given back before the flush. The invariants need page table locks only.
  *
  * Others flush as in stock: exit and LDT (fullmm), the gathers of mm/hugetlb.c and mm/rmap.c
  * (hugetlb), those that only free tables (exec), MADV_COLD, MADV_PAGEOUT; before 7.0 the OOM

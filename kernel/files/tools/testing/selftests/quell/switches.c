@@ -158,7 +158,8 @@ int main(int argc, char **argv)
 		off = vm_counter("early_ack_acked") - acked;
 		set_switch("early_ack", true);
 		test_result(on > 0 && right && off == 0,
-			    "switches early_ack: %ld acknowledged early when on, %ld when off", on, off);
+			    "switches early_ack: %ld acknowledged early when on, %ld when off",
+			    on, off);
 	}
 	if (has_switch("zap_batch")) {
 		set_switch("zap_batch", false);
