@@ -113,8 +113,8 @@ class Bench:
 
 
 def empty_disk(folder: Path) -> Path:
-    """An empty ext4."""
+    """An empty ext4, with room for a swap file."""
     root, disk = folder / "root", folder / "disk.ext4"
     root.mkdir()
-    disks.make_ext4(disk, root)
+    disks.make_ext4(disk, root, room=64 * machine.MIB)
     return disk

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Torture of unmapping by reclaim and migration: pages of large folios that are taken away
- * come back unchanged. Attacks mm/rmap_batch.c in random combinations. Usage:
+ * come back unchanged. Attacks mm/rmap_batch.c and mm/writeout_batch.c in random
+ * combinations. Usage:
  *
  *	rmap_torture DIR [--seconds N] [--seed N] [--workers N]
  *
@@ -93,14 +94,17 @@ static void check_file(void)
 	test_result(!wrong, "rmap_torture file: %d words are wrong on disk", wrong);
 }
 
-/* Folio sizes change, memory is reclaimed, and the switch moves. */
+static const char * const switches[] = { "rmap_batch", "writeout_batch" };
+
+#define SWITCHES	ARRAY_SIZE(switches)
+
+/* Folio sizes change, memory is reclaimed, and switches move. */
 static void control(double seconds)
 {
 	struct timespec pause = { .tv_nsec = 20000000 };
-	bool has_switch = get_switch("rmap_batch") >= 0;
 	uint64_t random = seed * 2 + 1;
 	double end = now() + seconds;
-	int off = 0;
+	bool off[SWITCHES] = { 0 };
 
 	while (!stopped() && now() < end) {
 		unsigned int r = next_random(&random) % 1024;
@@ -111,14 +115,17 @@ static void control(double seconds)
 		else if (r < 640 && cgroup[0])
 			reclaim_cgroup((1 + r % 256) * PAGE, r & 1);
 		/* Off for a moment. */
-		if (has_switch && (off || r > 1010)) {
-			off = !off;
-			set_switch("rmap_batch", !off);
+		for (unsigned int i = 0; i < SWITCHES; i++) {
+			if (get_switch(switches[i]) < 0 || (!off[i] && next_random(&random) % 64))
+				continue;
+			off[i] = !off[i];
+			set_switch(switches[i], !off[i]);
 		}
 		nanosleep(&pause, NULL);
 	}
-	if (has_switch)
-		set_switch("rmap_batch", true);
+	for (unsigned int i = 0; i < SWITCHES; i++)
+		if (off[i])
+			set_switch(switches[i], true);
 }
 
 static void on_patience(int sig __always_unused)
@@ -134,6 +141,7 @@ static void torture(double seconds)
 {
 	struct sigaction patience = { .sa_handler = on_patience };
 	long batches = vm_counter("rmap_batch_runs"), in_batches = vm_counter("rmap_batch_pages");
+	long aside = vm_counter("writeout_batch_folios");
 	long out = vm_counter("pswpout"), moved = vm_counter("pgmigrate_success");
 	pid_t pids[MAX_WORKERS];
 	int status, bad = 0;
@@ -160,6 +168,7 @@ static void torture(double seconds)
 	alarm(0);
 	batches = vm_counter("rmap_batch_runs") - batches;
 	in_batches = vm_counter("rmap_batch_pages") - in_batches;
+	aside = vm_counter("writeout_batch_folios") - aside;
 	out = vm_counter("pswpout") - out;
 	moved = vm_counter("pgmigrate_success") - moved;
 
@@ -178,6 +187,8 @@ static void torture(double seconds)
 	if (get_switch("rmap_batch") >= 0)
 		test_result(in_batches > batches && batches > 0,
 			    "rmap_torture batches: %ld pages in %ld", in_batches, batches);
+	if (get_switch("writeout_batch") >= 0 && (swap_is_on(RAM) || swap_is_on(LOOP)))
+		test_result(aside > 0, "rmap_torture write-out: %ld folios aside", aside);
 	check_file();
 	munmap(areas[MEMORY_AREA], SHARED_PAGES * PAGE);
 	for (int i = 0; i < SWAPS; i++)

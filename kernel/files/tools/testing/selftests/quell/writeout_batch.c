@@ -12,33 +12,20 @@
 #include <sys/swap.h>
 #include <sys/wait.h>
 
-#include "pages.h"
-#include "system.h"
+#include "writeout_batch.h"
 
-#define LIST		512		/* pages per page table: one list of MADV_PAGEOUT */
-#define BATCH		64		/* folios per flush */
-#define WRITTEN		64		/* pages that are written all the time */
+double seconds = 2;
 
-#ifndef MADV_HWPOISON
-#define MADV_HWPOISON	100
-#endif
-
-static double seconds = 2;
-
-/* To a device or to zswap. */
-static long pages_out(void)
+long pages_out(void)
 {
 	return vm_pages("pswpout") + vm_pages("zswpout");
 }
 
 /* --- Memory -------------------------------------------------------------- */
 
-enum kind { PRIVATE, SHARED, LARGE, KINDS };
+const char * const kind_names[] = { "anonymous", "shmem", "64 kB folios" };
 
-static const char * const kind_names[] = { "anonymous", "shmem", "64 kB folios" };
-
-/* LIST pages in one page table. */
-static uint64_t *map_list(enum kind kind)
+uint64_t *map_list(enum kind kind)
 {
 	char *at = must_map(reserve(HUGE, HUGE), HUGE, PROT_READ | PROT_WRITE, MAP_FIXED |
 			    MAP_ANONYMOUS | (kind == SHARED ? MAP_SHARED : MAP_PRIVATE), -1);
@@ -47,13 +34,13 @@ static uint64_t *map_list(enum kind kind)
 	return (uint64_t *)at;
 }
 
-static void fill_list(uint64_t *list, uint64_t value)
+void fill_list(uint64_t *list, uint64_t value)
 {
 	for (unsigned long i = 0; i < LIST; i++)
 		list[i * WORDS] = value + i;
 }
 
-static bool list_is(const uint64_t *list, uint64_t value)
+bool list_is(const uint64_t *list, uint64_t value)
 {
 	for (unsigned long i = 0; i < LIST; i++)
 		if (((volatile const uint64_t *)list)[i * WORDS] != value + i)
@@ -115,7 +102,7 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 {
 	uint64_t *list = map_list(kind);
 	struct companion c;
-	long flushes, batches, most;
+	long flushes, batches, folios, most;
 	unsigned long out, lost;
 	bool same;
 
@@ -130,8 +117,10 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	companion_start(&c, list);
 	flushes = vm_counter("nr_tlb_remote_flush");
 	batches = vm_counter("writeout_batch_flush");
+	folios = vm_counter("writeout_batch_folios");
 	madvise(list, HUGE, MADV_PAGEOUT);
 	flushes = vm_counter("nr_tlb_remote_flush") - flushes;
+	folios = vm_counter("writeout_batch_folios") - folios;
 	batches = vm_counter("writeout_batch_flush") - batches;
 	companion_stop(&c);
 	set_switch("writeout_batch", true);
@@ -143,11 +132,12 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 	/* A few flushes belong to others: thread creation, timers, the split of a large folio. */
 	most = LIST / (swap == SWAP_FILE && kind == LARGE ? 8 : 16);
 	test_result(out > LIST * 9 / 10 && same && !lost &&
-		    (on ? batches >= 1 && batches <= LIST / BATCH + 4 && flushes <= most :
+		    (on ? batches >= 1 && batches <= LIST / BATCH + 4 &&
+		     folios <= BATCH * batches && flushes <= most :
 			  !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
-		    "one flush, %s, %s, %s: %ld flushes, %ld batches for %lu pages, %lu forgotten%s",
-		    swap_names[swap],
-		    kind_names[kind], on ? "on" : "off", flushes, batches, out, lost,
+		    "one flush, %s, %s, %s: %ld flushes, %ld batches of %ld folios, %lu out, %lu lost%s",
+		    swap_names[swap], kind_names[kind], on ? "on" : "off", flushes, batches,
+		    folios, out, lost,
 		    same ? "" : ", not as they were");
 	munmap(list, HUGE);
 }
@@ -276,228 +266,6 @@ static void damon_pages_out(enum swap swap)
 	munmap(list, HUGE);
 }
 
-/* --- Nothing is lost ----------------------------------------------------- */
-
-struct writer {
-	pthread_t thread;
-	volatile uint64_t *list;
-	uint64_t value[WRITTEN];
-	unsigned long rounds;
-	long lost;		/* page, or -1 */
-	uint64_t found;
-	bool punch, stop;
-};
-
-/* Each page keeps its last value. A page that is given back is zero. */
-static void *write_thread(void *arg)
-{
-	struct writer *w = arg;
-
-	pin(1);
-	while (w->lost < 0 && !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
-		for (unsigned long i = 0; i < WRITTEN; i++) {
-			volatile uint64_t *word = &w->list[i * WORDS];
-
-			if (*word != w->value[i]) {
-				w->found = *word;
-				w->lost = i;
-				break;
-			}
-			*word = ++w->value[i];
-		}
-		if (w->punch && w->rounds % 8 == 0) {
-			unsigned long i = w->rounds / 8 % WRITTEN;
-
-			/* In shared memory: a hole in the file. */
-			if (madvise((void *)&w->list[i * WORDS], PAGE, MADV_REMOVE) &&
-			    madvise((void *)&w->list[i * WORDS], PAGE, MADV_DONTNEED))
-				die("MADV_DONTNEED");
-			w->value[i] = 0;
-		}
-		w->rounds++;
-	}
-	return NULL;
-}
-
-static void write_start(struct writer *w, uint64_t *list, bool punch)
-{
-	*w = (struct writer) { .list = list, .lost = -1, .punch = punch };
-	start_thread(&w->thread, write_thread, w);
-}
-
-static void write_stop(struct writer *w)
-{
-	__atomic_store_n(&w->stop, true, __ATOMIC_RELEASE);
-	pthread_join(w->thread, NULL);
-}
-
-static void no_loss(enum swap swap, enum kind kind)
-{
-	long out_before = pages_out(), aside_before = vm_counter("writeout_batch_folios");
-	uint64_t *list = map_list(kind);
-	double end = now() + seconds, last = end + 30;
-	long out = 0, aside = 0;
-	struct writer w;
-
-	write_start(&w, list, false);
-	/* A busy host may need longer. */
-	while ((now() < end || ((!out || !aside) && now() < last)) &&
-	       __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0) {
-		madvise(list, WRITTEN * PAGE, MADV_PAGEOUT);
-		out = pages_out() - out_before;
-		aside = vm_counter("writeout_batch_folios") - aside_before;
-	}
-	write_stop(&w);
-	/* A folio that is written to while it is aside is not written out. */
-	test_result(w.lost < 0 && out > 0 && aside > 0,
-		    "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
-		    swap_names[swap], kind_names[kind], w.rounds, out, aside);
-	if (w.lost >= 0)
-		ksft_print_msg("page %ld: %llu was written, %llu is there\n", w.lost,
-			       (unsigned long long)w.value[w.lost], (unsigned long long)w.found);
-	munmap(list, HUGE);
-}
-
-/* --- Events beside it ---------------------------------------------------- */
-
-struct pager {
-	pthread_t thread;
-	void *list;
-	bool stop;
-};
-
-static void *page_out_thread(void *arg)
-{
-	struct pager *p = arg;
-
-	while (!__atomic_load_n(&p->stop, __ATOMIC_ACQUIRE))
-		madvise(p->list, HUGE, MADV_PAGEOUT);
-	return NULL;
-}
-
-static void swap_goes(void *list __always_unused, enum swap swap)
-{
-	/* Others may need the memory. */
-	if (swap_off(swap) && !swap_on(swap))
-		die("swapon");
-}
-
-static void pages_move(void *list, enum swap swap __always_unused)
-{
-	static int node;
-
-	if (two_nodes())
-		move_to_node(list, WRITTEN, node = !node);
-	try_write("/proc/sys/vm/compact_memory", "1");
-}
-
-/* A child pages out. Every second one is killed meanwhile, and its memory taken as on OOM. */
-static void processes_end(void *list, enum swap swap __always_unused)
-{
-	static unsigned int times;
-	pid_t pid = must_fork();
-	int fd;
-
-	if (!pid) {
-		madvise(list, HUGE, MADV_POPULATE_WRITE);
-		do
-			madvise(list, HUGE, MADV_PAGEOUT);
-		while (times % 2);
-		_exit(0);
-	}
-	if (times++ % 2) {
-		usleep(3000);
-		fd = syscall(SYS_pidfd_open, pid, 0);
-		kill(pid, SIGKILL);
-		syscall(SYS_process_mrelease, fd, 0);
-		close(fd);
-	}
-	must_wait(pid);
-}
-
-static void frozen(void *list, enum swap swap __always_unused)
-{
-	char path[256];
-	pid_t pid = must_fork();
-
-	if (!pid) {
-		if (!enter_cgroup())
-			_exit(1);
-		for (;;)
-			madvise(list, HUGE, MADV_PAGEOUT);
-	}
-	cgroup_path(path, sizeof(path), "cgroup.freeze");
-	for (int i = 0; i < 4; i++) {
-		usleep(1000);
-		try_write(path, i % 2 ? "0" : "1");
-		reclaim_cgroup(HUGE, true);
-	}
-	kill_and_wait(pid);
-}
-
-/* A read of a failed page gets SIGBUS, or its old content from swap. */
-static void memory_fails(void *list __always_unused, enum swap swap)
-{
-	static int failures[SWAPS];
-	int status;
-	pid_t pid;
-
-	/* Each one costs a page until reboot. */
-	if (failures[swap]++ > 10) {
-		usleep(10000);
-		return;
-	}
-	pid = must_fork();
-	if (!pid) {
-		struct pager p = { .list = map_list(PRIVATE) };
-
-		fill_list(p.list, 77);
-		if (pthread_create(&p.thread, NULL, page_out_thread, &p))
-			_exit(0);
-		usleep(1000 + failures[swap] * 100);
-		if (madvise(p.list, PAGE, MADV_HWPOISON))
-			_exit(0);
-		_exit(*(volatile uint64_t *)p.list != 77);
-	}
-	waitpid(pid, &status, 0);
-	if (WIFEXITED(status) && WEXITSTATUS(status))
-		die("a page that has failed is not what it was");
-}
-
-static const struct {
-	const char *name;
-	void (*happen)(void *list, enum swap swap);
-	int kinds;
-} events[] = {
-	{ "swapoff", swap_goes, KINDS }, { "pages move", pages_move, KINDS },
-	{ "processes end", processes_end, KINDS }, { "frozen", frozen, KINDS },
-	/* Its memory is its own. */
-	{ "memory fails", memory_fails, 1 },
-};
-
-static void beside(enum swap swap, enum kind kind, unsigned int event)
-{
-	struct pager p = { .list = map_list(kind) };
-	double end = now() + seconds;
-	const char *complaint;
-	unsigned int times = 0;
-	struct writer w;
-
-	write_start(&w, p.list, true);
-	start_thread(&p.thread, page_out_thread, &p);
-	for (; now() < end && __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0; times++)
-		events[event].happen(p.list, swap);
-	__atomic_store_n(&p.stop, true, __ATOMIC_RELEASE);
-	pthread_join(p.thread, NULL);
-	write_stop(&w);
-	complaint = kernel_complaint();
-	test_result(w.lost < 0 && !complaint,
-		    "%s, %s, %s: %u times in %lu rounds%s%s", events[event].name,
-		    swap_names[swap], kind_names[kind], times, w.rounds, complaint ? ": " : "",
-		    complaint ? complaint : "");
-	munmap(p.list, HUGE);
-}
-
 /* --- Counters of reclaim ------------------------------------------------- */
 
 static const char * const counts[] = {
@@ -586,8 +354,6 @@ static void same_counts(enum swap swap)
 
 int main(int argc, char **argv)
 {
-	unsigned long i;
-
 	if (argc > 1)
 		seconds = atof(argv[1]);
 	if (argc > 2)
@@ -614,8 +380,7 @@ int main(int argc, char **argv)
 			test_skip("a free device to swap to", "%s", swap_names[swap]);
 			continue;
 		}
-		for (int kind = 0; kind < KINDS; kind++)
-			no_loss(swap, kind);
+		test_no_loss(swap);
 		for (int kind = 0; kind < KINDS; kind++) {
 			one_flush(swap, kind, false);
 			one_flush(swap, kind, true);
@@ -624,9 +389,7 @@ int main(int argc, char **argv)
 			same_counts(swap);
 		else
 			test_skip("a memory cgroup", "same counts, %s", swap_names[swap]);
-		for (i = 0; i < ARRAY_SIZE(events); i++)
-			for (int kind = 0; kind < events[i].kinds; kind++)
-				beside(swap, kind, i);
+		test_events(swap);
 		test_result(swap_off_in_time(swap), "nothing is left, %s", swap_names[swap]);
 	}
 	no_batch();
@@ -634,6 +397,8 @@ int main(int argc, char **argv)
 	for (int swap = 0; swap < SWAPS; swap++) {
 		if (swap_on(swap))
 			damon_pages_out(swap);
+		else
+			test_skip("a device or a file to swap to", "DAMON, %s", swap_names[swap]);
 		swap_off_in_time(swap);
 	}
 	test_end();

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Batched write-out beside a thread that writes, and beside events: see writeout_batch.c. */
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "writeout_batch.h"
+
+#define WRITTEN		64		/* pages that are written all the time */
+#define PINNED		16		/* pages in a pipe, which holds as many */
+
+#define PRINTK		"/proc/sys/kernel/printk"
+
+#ifndef MADV_HWPOISON
+#define MADV_HWPOISON	100
+#endif
+
+/* --- Nothing is lost ----------------------------------------------------- */
+
+struct writer {
+	pthread_t thread;
+	volatile uint64_t *list;
+	uint64_t value[WRITTEN];
+	unsigned long rounds;
+	long lost;		/* page, or -1 */
+	uint64_t found;
+	bool punch, stop;
+};
+
+/* Each page keeps its last value. A page that is given back is zero. */
+static void *write_thread(void *arg)
+{
+	struct writer *w = arg;
+
+	pin(1);
+	while (w->lost < 0 && !__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
+		for (unsigned long i = 0; i < WRITTEN; i++) {
+			volatile uint64_t *word = &w->list[i * WORDS];
+
+			if (*word != w->value[i]) {
+				w->found = *word;
+				w->lost = i;
+				break;
+			}
+			*word = ++w->value[i];
+		}
+		if (w->punch && w->rounds % 8 == 0) {
+			unsigned long i = w->rounds / 8 % WRITTEN;
+
+			/* In shared memory: a hole in the file. */
+			if (madvise((void *)&w->list[i * WORDS], PAGE, MADV_REMOVE) &&
+			    madvise((void *)&w->list[i * WORDS], PAGE, MADV_DONTNEED))
+				die("MADV_DONTNEED");
+			w->value[i] = 0;
+		}
+		w->rounds++;
+	}
+	return NULL;
+}
+
+static void write_start(struct writer *w, uint64_t *list, bool punch)
+{
+	*w = (struct writer) { .list = list, .lost = -1, .punch = punch };
+	start_thread(&w->thread, write_thread, w);
+}
+
+static void write_stop(struct writer *w)
+{
+	__atomic_store_n(&w->stop, true, __ATOMIC_RELEASE);
+	pthread_join(w->thread, NULL);
+}
+
+static void no_loss(enum swap swap, enum kind kind)
+{
+	long out_before = pages_out(), aside_before = vm_counter("writeout_batch_folios");
+	uint64_t *list = map_list(kind);
+	double end = now() + seconds, last = end + 30;
+	long out = 0, aside = 0;
+	struct writer w;
+
+	write_start(&w, list, false);
+	/* A busy host may need longer. */
+	while ((now() < end || ((!out || !aside) && now() < last)) &&
+	       __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0) {
+		madvise(list, WRITTEN * PAGE, MADV_PAGEOUT);
+		out = pages_out() - out_before;
+		aside = vm_counter("writeout_batch_folios") - aside_before;
+	}
+	write_stop(&w);
+	/* A folio that is written to while it is aside is not written out. */
+	test_result(w.lost < 0 && out > 0 && aside > 0,
+		    "nothing lost, %s, %s: %lu rounds, %ld pages out, %ld aside",
+		    swap_names[swap], kind_names[kind], w.rounds, out, aside);
+	if (w.lost >= 0)
+		ksft_print_msg("page %ld: %llu was written, %llu is there\n", w.lost,
+			       (unsigned long long)w.value[w.lost], (unsigned long long)w.found);
+	munmap(list, HUGE);
+}
+
+void test_no_loss(enum swap swap)
+{
+	for (int kind = 0; kind < KINDS; kind++)
+		no_loss(swap, kind);
+}
+
+/* --- Events beside it ---------------------------------------------------- */
+
+/*
+ * Each returns whether it happened, or CANNOT. Another thread pages out @list, of which one writes
+ * to the first WRITTEN pages.
+ */
+#define CANNOT	-1
+
+static const char *wrong;	/* found by one of them */
+
+struct pager {
+	pthread_t thread;
+	void *list;
+	bool stop;
+};
+
+static void *page_out_thread(void *arg)
+{
+	struct pager *p = arg;
+
+	while (!__atomic_load_n(&p->stop, __ATOMIC_ACQUIRE))
+		madvise(p->list, HUGE, MADV_PAGEOUT);
+	return NULL;
+}
+
+static void page_out_stop(struct pager *p)
+{
+	__atomic_store_n(&p->stop, true, __ATOMIC_RELEASE);
+	pthread_join(p->thread, NULL);
+}
+
+static int swap_goes(void *list __always_unused, enum swap swap)
+{
+	/* Others may need the memory. */
+	if (!swap_off(swap))
+		return false;
+	if (!swap_on(swap))
+		die("swapon");
+	return true;
+}
+
+static int pages_move(void *list, enum swap swap __always_unused)
+{
+	long moved = vm_counter("pgmigrate_success");
+	static int node;
+
+	if (two_nodes())
+		move_to_node(list, WRITTEN, node = !node);
+	try_write("/proc/sys/vm/compact_memory", "1");
+	moved = vm_counter("pgmigrate_success") - moved;
+	return moved || two_nodes() ? moved > 0 : CANNOT;
+}
+
+/* A child pages out. Every second one is killed meanwhile, and its memory taken as on OOM. */
+static int processes_end(void *list, enum swap swap __always_unused)
+{
+	static unsigned int times;
+	pid_t pid = must_fork();
+	bool taken = false;
+	int fd;
+
+	if (!pid) {
+		madvise(list, HUGE, MADV_POPULATE_WRITE);
+		do
+			madvise(list, HUGE, MADV_PAGEOUT);
+		while (times % 2);
+		_exit(0);
+	}
+	if (times++ % 2) {
+		usleep(3000);
+		fd = syscall(SYS_pidfd_open, pid, 0);
+		kill(pid, SIGKILL);
+		taken = !syscall(SYS_process_mrelease, fd, 0);
+		close(fd);
+	}
+	must_wait(pid);
+	return taken;
+}
+
+static int cgroup_freezes(void *list, enum swap swap __always_unused)
+{
+	char freeze[256], events[256];
+	bool happened = false;
+	pid_t pid;
+
+	if (!cgroup[0])
+		return CANNOT;
+	pid = must_fork();
+	if (!pid) {
+		if (!enter_cgroup())
+			_exit(1);
+		for (;;)
+			madvise(list, HUGE, MADV_PAGEOUT);
+	}
+	cgroup_path(freeze, sizeof(freeze), "cgroup.freeze");
+	cgroup_path(events, sizeof(events), "cgroup.events");
+	for (int i = 0; i < 4; i++) {
+		usleep(1000);
+		try_write(freeze, i % 2 ? "0" : "1");
+		reclaim_cgroup(HUGE, true);
+		happened |= number_in(events, "populated ") == 1 &&
+			    number_in(events, "frozen ") == 1;
+	}
+	kill_and_wait(pid);
+	return happened;
+}
+
+/* A read of a failed page gets SIGBUS, or its old content from swap. */
+static int memory_fails(void *list __always_unused, enum swap swap)
+{
+	enum { FAILED, CHANGED, REFUSED, IMPOSSIBLE };
+	static int failures[SWAPS];
+	int status;
+	pid_t pid;
+
+	/* Each one costs a page until reboot. */
+	if (failures[swap] > 10) {
+		usleep(10000);
+		return false;
+	}
+	pid = must_fork();
+	if (!pid) {
+		struct pager p = { .list = map_list(PRIVATE) };
+
+		fill_list(p.list, 77);
+		if (pthread_create(&p.thread, NULL, page_out_thread, &p))
+			_exit(REFUSED);
+		usleep(1000 + failures[swap] * 100);
+		if (madvise(p.list, PAGE, MADV_HWPOISON))
+			_exit(errno == EINVAL || errno == EPERM ? IMPOSSIBLE : REFUSED);
+		_exit(*(volatile uint64_t *)p.list != 77 ? CHANGED : FAILED);
+	}
+	status = must_wait(pid);
+	status = WIFEXITED(status) ? WEXITSTATUS(status) : FAILED;
+	if (status == CHANGED)
+		wrong = "a page that has failed is not what it was";
+	failures[swap] += status == FAILED;
+	return status == IMPOSSIBLE ? CANNOT : status == FAILED;
+}
+
+/* The references of a pipe, and of process_vm_readv() for a moment. */
+static int pages_are_held(void *list, enum swap swap __always_unused)
+{
+	static uint64_t value, entries[PINNED], piped[WORDS], seen[WORDS];
+	uint64_t *pages = (uint64_t *)list + WRITTEN * WORDS;
+	struct iovec all = { pages, PINNED * PAGE }, to = { seen, PAGE };
+	int fds[2], out = 0;
+
+	for (int i = 0; i < PINNED; i++)
+		pages[i * WORDS] = ++value;
+	if (pipe(fds) || vmsplice(fds[1], &all, 1, 0) != (ssize_t)all.iov_len)
+		die("vmsplice");
+	madvise(pages, all.iov_len, MADV_PAGEOUT);
+	pagemap_read(pages, PINNED, entries);
+	for (int i = 0; i < PINNED; i++) {
+		struct iovec from = { pages + i * WORDS, PAGE };
+
+		out += !(entries[i] & PM_PRESENT);
+		if (read(fds[0], piped, PAGE) != (ssize_t)PAGE ||
+		    process_vm_readv(getpid(), &to, 1, &from, 1, 0) != (ssize_t)PAGE)
+			die("process_vm_readv");
+		if (piped[0] != value - PINNED + 1 + i || memcmp(piped, seen, PAGE))
+			wrong = "a pinned page is not what it was";
+	}
+	close(fds[0]), close(fds[1]);
+	return out > 0;
+}
+
+/* The OOM killer ends a process whose cgroup is swapped out; another one stays there. */
+static int memory_is_short(void *list __always_unused, enum swap swap)
+{
+	static const char * const files[] = { "memory.max", "memory.swap.max" };
+	static int kills[SWAPS];
+	pid_t stays, victim;
+	char path[256];
+	int status;
+
+	if (!cgroup[0])
+		return CANNOT;
+	if (kills[swap] > 2) {
+		usleep(10000);
+		return false;
+	}
+	for (int i = 0; i < 2; i++) {
+		cgroup_path(path, sizeof(path), files[i]);
+		write_text(path, "6M");
+	}
+	/* Its report is long, and no complaint. */
+	save_setting(PRINTK);
+	write_text(PRINTK, "4");
+	stays = must_fork();
+	if (!stays) {
+		uint64_t *own = map_list(PRIVATE);
+
+		if (!enter_cgroup() || !try_write("/proc/self/oom_score_adj", "-1000"))
+			_exit(1);
+		for (fill_list(own, 99); list_is(own, 99);)
+			;
+		_exit(2);
+	}
+	victim = must_fork();
+	if (!victim) {
+		usleep(10000);
+		while (enter_cgroup())
+			fill_list(map_list(PRIVATE), 1);
+		_exit(1);
+	}
+	status = must_wait(victim);
+	if (waitpid(stays, NULL, WNOHANG))
+		wrong = "memory beside a process that was killed is not what it was";
+	else
+		kill_and_wait(stays);
+	for (int i = 0; i < 2; i++) {
+		cgroup_path(path, sizeof(path), files[i]);
+		write_text(path, "max");
+	}
+	kills[swap] += WIFSIGNALED(status);
+	return WIFSIGNALED(status);
+}
+
+/* UFFDIO_MOVE gives a page away that is just paged out. A write to its old address is too late. */
+static int pages_are_given(void *list __always_unused, enum swap swap __always_unused)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_MOVE };
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	uint64_t *from = map_list(PRIVATE), *to = map_list(PRIVATE);
+	struct pager p = { .list = from };
+	bool can = fd >= 0 && !ioctl(fd, UFFDIO_API, &api) &&
+		   !uffd_register(fd, to, HUGE, true, false, false);
+	uint64_t before;
+
+	start_thread(&p.thread, page_out_thread, &p);
+	pin(1);
+	for (unsigned long i = 0; can && i < LIST; i += BATCH) {
+		volatile uint64_t *old = from + i * WORDS, *new = to + i * WORDS;
+		struct uffdio_move move = { (uintptr_t)new, (uintptr_t)old, PAGE, 0, 0 };
+
+		/* One batch, whose first page it is. */
+		for (unsigned long k = BATCH; k--;)
+			old[k * WORDS] = 1;
+		while (pagemap_at(old) & PM_PRESENT)
+			*old = 1;
+		while (ioctl(fd, UFFDIO_MOVE, &move))
+			if (errno != EAGAIN && errno != EBUSY)
+				die("UFFDIO_MOVE");
+		before = *new;
+		*old = 2;
+		if (before != 1 || *new != 1)
+			wrong = "a page that was given away is not what it was";
+	}
+	pin(0);
+	page_out_stop(&p);
+	close(fd);
+	munmap(to, HUGE);
+	munmap(from, HUGE);
+	return can ? true : CANNOT;
+}
+
+static const struct {
+	const char *name, *needs;
+	int (*happen)(void *list, enum swap swap);
+	int kinds;
+} events[] = {
+	{ "swapoff", "", swap_goes, KINDS },
+	{ "pages move", "two NUMA nodes", pages_move, KINDS },
+	{ "processes end", "", processes_end, KINDS },
+	{ "frozen", "a memory cgroup", cgroup_freezes, KINDS },
+	/* A large folio would be split for a file, which its users prevent. */
+	{ "pinned", "", pages_are_held, LARGE },
+	/* Their memory is their own. */
+	{ "memory fails", "CONFIG_MEMORY_FAILURE", memory_fails, 1 },
+	{ "memory is short", "a memory cgroup", memory_is_short, 1 },
+	{ "pages are given away", "UFFDIO_MOVE", pages_are_given, 1 },
+};
+
+static void beside(enum swap swap, enum kind kind, unsigned int event)
+{
+	long aside = 0, before = vm_counter("writeout_batch_folios");
+	struct pager p = { .list = map_list(kind) };
+	double end = now() + seconds, last = end + 30;
+	unsigned int times = 0;
+	const char *complaint;
+	struct writer w;
+	int did = 0;
+
+	wrong = NULL;
+	write_start(&w, p.list, true);
+	start_thread(&p.thread, page_out_thread, &p);
+	/* A busy host may need longer. */
+	while ((now() < end || ((!aside || !times) && now() < last)) && did != CANNOT && !wrong &&
+	       __atomic_load_n(&w.lost, __ATOMIC_RELAXED) < 0) {
+		did = events[event].happen(p.list, swap);
+		times += did > 0;
+		aside = vm_counter("writeout_batch_folios") - before;
+	}
+	page_out_stop(&p);
+	write_stop(&w);
+	munmap(p.list, HUGE);
+	if (did == CANNOT) {
+		test_skip(events[event].needs, "%s, %s, %s", events[event].name, swap_names[swap],
+			  kind_names[kind]);
+		return;
+	}
+	complaint = wrong ?: kernel_complaint();
+	test_result(w.lost < 0 && !complaint && aside > 0 && times > 0 && w.rounds > 0,
+		    "%s, %s, %s: %u times, %ld aside, %lu holes%s%s", events[event].name,
+		    swap_names[swap], kind_names[kind], times, aside, (w.rounds + 7) / 8,
+		    complaint ? ": " : "", complaint ?: "");
+}
+
+void test_events(enum swap swap)
+{
+	for (unsigned int i = 0; i < ARRAY_SIZE(events); i++)
+		for (int kind = 0; kind < events[i].kinds; kind++)
+			beside(swap, kind, i);
+}
