@@ -133,6 +133,30 @@ static void page_out_stop(struct pager *p)
 	pthread_join(p->thread, NULL);
 }
 
+/*
+ * Pages of a process that runs on one CPU need no flush of others, and are not set aside. So a
+ * child pages out on CPU 0 what it writes on CPU 1.
+ */
+static void *dirty_thread(void *list)
+{
+	volatile uint64_t *words = list;
+
+	pin(1);
+	for (;;)
+		/* Others write to those before. */
+		for (unsigned long i = WRITTEN; i < LIST; i++)
+			words[i * WORDS] = i;
+	return NULL;
+}
+
+static void child_writes(void *list)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, dirty_thread, list))
+		_exit(1);
+}
+
 static int swap_goes(void *list __always_unused, enum swap swap)
 {
 	/* Others may need the memory. */
@@ -159,25 +183,36 @@ static int pages_move(void *list, enum swap swap __always_unused)
 static int processes_end(void *list, enum swap swap __always_unused)
 {
 	static unsigned int times;
-	pid_t pid = must_fork();
 	bool taken = false;
-	int fd;
+	int ready[2], fd;
+	pid_t pid;
+	char c;
 
+	if (pipe(ready))
+		die("pipe");
+	pid = must_fork();
 	if (!pid) {
+		child_writes(list);
 		madvise(list, HUGE, MADV_POPULATE_WRITE);
+		if (write(ready[1], "", 1) != 1)
+			_exit(1);
 		do
 			madvise(list, HUGE, MADV_PAGEOUT);
 		while (times % 2);
 		_exit(0);
 	}
+	close(ready[1]);
 	if (times++ % 2) {
-		usleep(3000);
+		/* An emulated CPU takes long to populate. */
+		if (read(ready[0], &c, 1) == 1)
+			usleep(3000);
 		fd = syscall(SYS_pidfd_open, pid, 0);
 		kill(pid, SIGKILL);
 		taken = !syscall(SYS_process_mrelease, fd, 0);
 		close(fd);
 	}
 	must_wait(pid);
+	close(ready[0]);
 	return taken;
 }
 
@@ -193,17 +228,25 @@ static int cgroup_freezes(void *list, enum swap swap __always_unused)
 	if (!pid) {
 		if (!enter_cgroup())
 			_exit(1);
+		child_writes(list);
 		for (;;)
 			madvise(list, HUGE, MADV_PAGEOUT);
 	}
 	cgroup_path(freeze, sizeof(freeze), "cgroup.freeze");
 	cgroup_path(events, sizeof(events), "cgroup.events");
 	for (int i = 0; i < 4; i++) {
-		usleep(1000);
+		bool frozen = i % 2;
+
+		usleep(5000);
 		try_write(freeze, i % 2 ? "0" : "1");
 		reclaim_cgroup(HUGE, true);
-		happened |= number_in(events, "populated ") == 1 &&
-			    number_in(events, "frozen ") == 1;
+		/* It stops on its way to user space. */
+		for (int tries = 0; !frozen && tries < 100; tries++) {
+			usleep(1000);
+			frozen = number_in(events, "populated ") == 1 &&
+				 number_in(events, "frozen ") == 1;
+			happened |= frozen;
+		}
 	}
 	kill_and_wait(pid);
 	return happened;
@@ -225,14 +268,23 @@ static int memory_fails(void *list __always_unused, enum swap swap)
 	pid = must_fork();
 	if (!pid) {
 		struct pager p = { .list = map_list(PRIVATE) };
+		/* Not the first one: that begins a batch only if it was written to. */
+		volatile uint64_t *word = (uint64_t *)p.list + BATCH / 2 * WORDS;
+		double end = now() + (1 + failures[swap] * .1) / 1000;
 
 		fill_list(p.list, 77);
 		if (pthread_create(&p.thread, NULL, page_out_thread, &p))
 			_exit(REFUSED);
-		usleep(1000 + failures[swap] * 100);
-		if (madvise(p.list, PAGE, MADV_HWPOISON))
-			_exit(errno == EINVAL || errno == EPERM ? IMPOSSIBLE : REFUSED);
-		_exit(*(volatile uint64_t *)p.list != 77 ? CHANGED : FAILED);
+		/* See dirty_thread(). */
+		pin(1);
+		do
+			fill_list(p.list, 77);
+		while (now() < end);
+		status = FAILED;
+		/* Refused while it is isolated, as in a batch: it has failed all the same. */
+		if (madvise((void *)word, PAGE, MADV_HWPOISON))
+			status = errno == EINVAL || errno == EPERM ? IMPOSSIBLE : REFUSED;
+		_exit(*word != 77 + BATCH / 2 ? CHANGED : status);
 	}
 	status = must_wait(pid);
 	status = WIFEXITED(status) ? WEXITSTATUS(status) : FAILED;
