@@ -9,6 +9,7 @@
 #define PINNED		16		/* pages in a pipe, which holds as many */
 
 #define PRINTK		"/proc/sys/kernel/printk"
+#define OOM_SCORE	"/proc/self/oom_score_adj"
 
 #ifndef MADV_HWPOISON
 #define MADV_HWPOISON	100
@@ -327,9 +328,9 @@ static int memory_is_short(void *list __always_unused, enum swap swap)
 {
 	static const char * const files[] = { "memory.max", "memory.swap.max" };
 	static int kills[SWAPS];
+	char path[256], level[32];
 	pid_t stays, victim;
-	char path[256];
-	int status;
+	int status, ended;
 
 	if (!cgroup[0])
 		return CANNOT;
@@ -343,29 +344,40 @@ static int memory_is_short(void *list __always_unused, enum swap swap)
 	}
 	/* Its report is long, and no complaint. */
 	save_setting(PRINTK);
-	write_text(PRINTK, "4");
+	read_text(PRINTK, level, sizeof(level));
+	if (atoi(level) > 4)
+		write_text(PRINTK, "4");
 	stays = must_fork();
 	if (!stays) {
 		uint64_t *own = map_list(PRIVATE);
 
-		if (!enter_cgroup() || !try_write("/proc/self/oom_score_adj", "-1000"))
+		/* In this order: a cgroup that is full may refuse to open a file. */
+		if (!try_write(OOM_SCORE, "-1000") || !enter_cgroup())
 			_exit(1);
-		for (fill_list(own, 99); list_is(own, 99);)
-			;
-		_exit(2);
+		/* See dirty_thread(). */
+		pin(1);
+		for (uint64_t value = 99;; value++) {
+			fill_list(own, value);
+			if (!list_is(own, value))
+				_exit(2);
+		}
 	}
 	victim = must_fork();
 	if (!victim) {
+		/* Whatever this process has. */
+		if (!try_write(OOM_SCORE, "1000"))
+			_exit(1);
 		usleep(10000);
 		while (enter_cgroup())
 			fill_list(map_list(PRIVATE), 1);
 		_exit(1);
 	}
 	status = must_wait(victim);
-	if (waitpid(stays, NULL, WNOHANG))
-		wrong = "memory beside a process that was killed is not what it was";
-	else
+	if (!waitpid(stays, &ended, WNOHANG))
 		kill_and_wait(stays);
+	else if (!WIFEXITED(ended) || WEXITSTATUS(ended) != 1)
+		wrong = "memory beside a process that was killed is not what it was";
+	write_text(PRINTK, level);
 	for (int i = 0; i < 2; i++) {
 		cgroup_path(path, sizeof(path), files[i]);
 		write_text(path, "max");
