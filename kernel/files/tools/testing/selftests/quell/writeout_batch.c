@@ -370,6 +370,8 @@ int main(int argc, char **argv)
 	save_system();
 	save_setting(NUMA_BALANCING);
 	watch_kernel_log();
+	/* It may be off, as with quell=off. */
+	set_switch("writeout_batch", true);
 	choose_thp(64);
 	pin(0);
 	make_cgroup("writeout_batch");
