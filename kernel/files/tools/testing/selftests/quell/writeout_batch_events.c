@@ -46,13 +46,16 @@ static void *write_thread(void *arg)
 			*word = ++w->value[i];
 		}
 		if (w->punch && w->rounds % 8 == 0) {
-			unsigned long i = w->rounds / 8 % WRITTEN;
+			/* 64 kB, so that large folios come again. */
+			unsigned long nr = w->rounds / 8 / WRITTEN % 2 ? 16 : 1;
+			unsigned long i = w->rounds / 8 % WRITTEN / nr * nr;
+			void *hole = (void *)&w->list[i * WORDS];
 
 			/* In shared memory: a hole in the file. */
-			if (madvise((void *)&w->list[i * WORDS], PAGE, MADV_REMOVE) &&
-			    madvise((void *)&w->list[i * WORDS], PAGE, MADV_DONTNEED))
+			if (madvise(hole, nr * PAGE, MADV_REMOVE) &&
+			    madvise(hole, nr * PAGE, MADV_DONTNEED))
 				die("MADV_DONTNEED");
-			w->value[i] = 0;
+			memset(&w->value[i], 0, nr * sizeof(*w->value));
 		}
 		w->rounds++;
 	}
