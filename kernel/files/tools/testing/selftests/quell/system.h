@@ -16,6 +16,7 @@
 /* --- Settings: settings.c ------------------------------------------------ */
 
 #define THP		"/sys/kernel/mm/transparent_hugepage/"
+#define NUMA_BALANCING	"/proc/sys/kernel/numa_balancing"
 
 /* A file that this process restores at exit; the last one first. Nothing if it is missing. */
 void save_setting(const char *path);

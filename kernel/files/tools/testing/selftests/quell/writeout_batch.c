@@ -82,8 +82,6 @@ static unsigned long forgotten(const uint64_t *list)
 
 /* --- One flush ----------------------------------------------------------- */
 
-#define NUMA_BALANCING	"/proc/sys/kernel/numa_balancing"
-
 /*
  * NUMA balancing makes PTEs inaccessible and flushes for that. Page-out of such a page needs no
  * flush, so it is off where flushes are counted.
