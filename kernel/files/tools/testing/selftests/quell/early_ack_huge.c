@@ -132,7 +132,7 @@ void run_shared(unsigned long rounds, bool early)
 	if (number_in(HUGE_POOL, "") < wanted)
 		return test_skip("memory for huge pages", name);
 
-	/* Its flushes are acknowledged early, on a slow host more often than once in four rounds. */
+	/* Its flushes are acknowledged early, more than one in four rounds on a slow host. */
 	save_setting(NUMA_BALANCING);
 	try_write(NUMA_BALANCING, "0");
 	space = reserve(2 * TABLE, TABLE);
