@@ -71,9 +71,7 @@ def test_clean_while_in_use(cache: Cache, capsys: Capture) -> None:
     assert cli.main(["clean"]) == 0
 
 
-def test_tree_command(
-    tmp_path: Path, source: Source, monkeypatch: Patch, kernel: Path, capsys: Capture
-) -> None:  # fmt: skip
+def test_tree_command(tmp_path: Path, source: Source, monkeypatch: Patch, kernel: Path, capsys: Capture) -> None:
     monkeypatch.setattr(quell_source, "get_source", lambda cache, tree: source)
     monkeypatch.setattr("quell.tree.kernel_dir", lambda: kernel)
     dest = tmp_path / "linux"

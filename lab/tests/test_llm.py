@@ -103,3 +103,9 @@ def test_processes_that_fail(program: Path, script: str, says: str) -> None:
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].endswith(says)
     assert "same" not in result.stdout
+
+
+def test_usage(program: Path) -> None:
+    assert "usage: llm" in execute(program).stderr
+    assert "--processes must be a number from" in execute(program, "--processes", "0", "x").stderr
+    assert "Cannot run /nonexistent" in execute(program, "/nonexistent").stderr

@@ -182,7 +182,7 @@ def test_pid(fake: FakeTracefs, capsys: Capture) -> None:
 def test_command(fake: FakeTracefs, capfd: Capture) -> None:
     assert cli.main(["top", "--json", "--", "sh", "-c", "echo out; sleep 0.3; exit 7"]) == 7
     told = capfd.readouterr()
-    assert json.loads(told.out)["seconds"] > 0 and "out" in told.err
+    assert json.loads(told.out)["shootdowns"] > 0 and "out" in told.err
     assert cli.main(["top", "--", "sh", "-c", "echo out; kill -9 $$"]) == 137
     told = capfd.readouterr()
     assert told.out == "out\n" and "source: events" in told.err

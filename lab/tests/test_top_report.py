@@ -23,9 +23,7 @@ EXIT = ("native_flush_tlb_multi+0x1/0x2", "exit_mmap")
 SOURCE = {"name": "hist", "not_taken": []}
 
 
-def snapshot(
-    reclaim: int = 0, mprotect: int = 0, exits: int = 0, wait: float = 10e-6, **vmstat: int
-) -> Snapshot:
+def snapshot(reclaim: int = 0, mprotect: int = 0, exits: int = 0, wait: float = 10e-6, **vmstat: int) -> Snapshot:
     """One second; each shootdown interrupts two CPUs whose handlers take 2 us, that of exit none."""
     a, b, c = Task(5, "kswapd0"), Task(7, "worker"), Task(9, "sh;\x1b[2J")
     sent = reclaim + mprotect

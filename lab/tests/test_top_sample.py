@@ -27,9 +27,7 @@ def test_trace_pipe() -> None:
         (99, "<...>", 2, "csd_queue_cpu"),
     ]
     # Lines of two CPUs mix; tracing's own functions are gone.
-    assert events[0].stack == (
-        "native_flush_tlb_multi", "flush_tlb_mm_range", "do_madvise", "__x64_sys_madvise"
-    )  # fmt: skip
+    assert events[0].stack == ("native_flush_tlb_multi", "flush_tlb_mm_range", "do_madvise", "__x64_sys_madvise")
     assert events[1].stack == ("native_flush_tlb_multi", "arch_tlbbatch_flush")
     assert [e.values.get("reason") for e in events] == ["4", "4", "1", None]
     assert events[3].values["csd"] == "0000000079f8673f"
