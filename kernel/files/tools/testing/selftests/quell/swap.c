@@ -132,7 +132,8 @@ bool swap_off(enum swap which)
 		return true;
 	/* swapoff() looks for a leaked entry forever; SIGALRM ends it. */
 	ok = !swapoff(swap->path);
-	forget_swap(swap);
+	if (ok)
+		forget_swap(swap);
 	return ok;
 }
 
