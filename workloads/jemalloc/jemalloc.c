@@ -17,6 +17,8 @@ int main(int argc, char **argv)
 	uint64_t threads = 4, seconds = 6;
 	char *const words[] = {
 		"stress-ng", "--malloc", "1", "--malloc-pthreads", threads_arg, "--malloc-touch",
+		/* Each up to 64 kB. Its default, 65,536, fills 2 GB in each thread. */
+		"--malloc-max", "1024",
 		"--timeout", time_arg, "--metrics-brief", "--temp-path", "/tmp", NULL
 	};
 	int i = 1;
