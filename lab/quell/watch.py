@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run QEMU until a guest ends, and watch its console for crashes and its limits of time."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from quell.foreground import die_with_parent
 _OOPS_GRACE_S = 1.5
 _POLL_S = 0.03
 _OOPS_LINES = 40
+# For an answer of QEMU.
+_ANSWER_S = 5.0
 
 _FATAL = re.compile(
     r"Kernel panic|\bBUG: |kernel BUG at|\bOops\b|general protection fault|soft lockup"
@@ -79,8 +83,8 @@ def supervise(
     terminal. ``env`` is added to its environment.
 
     GuestPanic with the oops when the console shows one, also with ``fail_on_oops=False`` if QEMU
-    executed a removed breakpoint (qemu.py); GuestTimeout at a limit; GuestError when QEMU itself
-    fails. Each names a log. QEMU is gone when this returns or raises.
+    executed a removed breakpoint (qemu.py); GuestTimeout at a limit, with the state of its CPUs at
+    the end of the log; GuestError when QEMU itself fails. Each names a log. QEMU is gone when this returns or raises.
     """
     console, frames = rundir / "console.log", rundir / "frames"
     with ExitStack() as stack:
@@ -89,6 +93,9 @@ def supervise(
             out = stack.enter_context((rundir / "qemu.log").open("wb"))
             streams = {"stdin": stdin, "stdout": out, "stderr": out, "start_new_session": True}
         tied = die_with_parent(os.getpid(), signal.SIGKILL)
+        monitor, its = map(stack.enter_context, socket.socketpair())
+        argv = [*argv, "-chardev", f"socket,id=monitor,fd={its.fileno()}", "-mon", "chardev=monitor,mode=control"]
+        streams["pass_fds"] = [its.fileno()]
         child = subprocess.Popen(argv, env={**os.environ, **(env or {})}, preexec_fn=tied, **streams)
         stack.enter_context(child)
         stack.callback(child.kill)
@@ -112,9 +119,9 @@ def supervise(
                 if now - oopsed > _OOPS_GRACE_S:
                     break
             elif booted is None and now - start > boot_timeout:
-                raise _timeout("the guest did not boot", boot_timeout, console, retry=emulated)
+                raise _timeout("the guest did not boot", boot_timeout, console, monitor, retry=emulated)
             elif booted is not None and now - booted > timeout:
-                raise _timeout("the command in the guest did not end", timeout, console)
+                raise _timeout("the command in the guest did not end", timeout, console, monitor)
     text = procfs.read(console)
     oops = find_oops(text)
     int3 = emulated and any("Oops: int3" in line for line in oops[:3])
@@ -131,6 +138,30 @@ def supervise(
     return text
 
 
-def _timeout(what: str, seconds: float, console: Path, retry: bool = False) -> GuestTimeout:
+def _timeout(
+    what: str, seconds: float, console: Path, monitor: socket.socket, retry: bool = False
+) -> GuestTimeout:
     detail = proc.tail(procfs.read(console).replace("\r", ""), 12)
+    with suppress(OSError, ValueError):
+        state = _cpus(monitor)
+        with console.open("a") as log:
+            log.write(f"\nThe CPUs then:\n{state}")
     return GuestTimeout(f"{what} within {seconds:g} s and was stopped", detail=detail, log=console, retry=retry)
+
+
+def _cpus(monitor: socket.socket) -> str:
+    """Where each CPU is and its interrupts, through QMP; OSError or ValueError if QEMU does not answer."""
+    monitor.settimeout(_ANSWER_S)
+    lines = monitor.makefile()
+
+    def ask(command: str, **arguments: str) -> Any:
+        monitor.sendall(json.dumps({"execute": command, "arguments": arguments}).encode())
+        while "return" not in (said := json.loads(lines.readline())):
+            pass
+        return said["return"]
+
+    ask("qmp_capabilities")
+    registers = ask("human-monitor-command", **{"command-line": "info registers -a"})
+    cpus = re.findall(r"^(?:CPU#|RIP=).*", registers.replace("\r", ""), re.M)
+    lapics = [ask("human-monitor-command", **{"command-line": f"info lapic {n}"}) for n in range(len(cpus) // 2)]
+    return "\n".join([*cpus, *(text.replace("\r", "") for text in lapics)])

@@ -44,8 +44,7 @@ def test_command_line() -> None:
     assert text.count("-machine") == text.count(" -serial ") == 1
     assert not any(part in text for part in ("quiet", "virtconsole", "stdio"))
     text = line(machine.Machine(accel="kvm"))
-    assert "-machine q35" in text and "-accel kvm -cpu host,kvm-pv-tlb-flush=off" in text
-    assert "tcg" not in text
+    assert "-machine q35" in text and "-accel kvm -cpu host,kvm-pv-tlb-flush=off" in text and "tcg" not in text
     fails(UsageError, "command line", line, machine.Machine(append=("x" * 3000,)))
 
 
@@ -53,8 +52,7 @@ def test_command_line_deterministic(tmp_path: Path) -> None:
     image = tmp_path / "a,b.ext4"
     image.touch()
     os.truncate(image, 100 * MIB)
-    guest = machine.Machine(deterministic=True)
-    job = machine.Job(["x"], data=image, ram=True)
+    guest, job = machine.Machine(deterministic=True), machine.Job(["x"], data=image, ram=True)
     text = line(guest, job)
     assert "-accel tcg,thread=single -icount shift=0,sleep=off" in text
     assert f"brd.rd_size={100 * 1024}" in text and "a,,b.ext4,format=raw,snapshot=on" in text
@@ -65,24 +63,20 @@ def test_command_line_deterministic(tmp_path: Path) -> None:
 
 
 def test_disks_follow_the_data(tmp_path: Path) -> None:
-    data = tmp_path / "data"
     disks = (Disk(Path("/a b,c"), "qcow2"), Disk(Path("/i"), target="/my data:1", filesystem="xfs"))
-    job = machine.Job(["a"], env={}, data=data, disks=disks)
+    job = machine.Job(["a"], env={}, data=tmp_path / "data", disks=disks)
     text = line(machine.Machine(), job)
-    assert "if=none,id=disk0,file=" in text
+    assert "if=none,id=disk0,file=" in text and "if=none,id=disk2,file=/i,format=raw,snapshot=on" in text
     assert "'if=none,id=disk1,file=/a b,,c,format=qcow2,snapshot=on'" in text
-    assert "if=none,id=disk2,file=/i,format=raw,snapshot=on" in text
     assert b"data\0vda\0disk\0vdc:xfs:/my data:1\0" in job.encode()
     assert replace(job, data=None).encode() == b"arg\0a\0cwd\0/\0disk\0vdb:xfs:/my data:1\0"
 
 
 def test_numa_nodes() -> None:
-    guest = machine.Machine(memory=640 * MIB, cpus=4, nodes=(128 * MIB, 512 * MIB))
-    text = line(guest)
+    text = line(machine.Machine(memory=640 * MIB, cpus=4, nodes=(128 * MIB, 512 * MIB)))
     for part in (
         "-machine q35,hmat=on", f"memory-backend-ram,id=node0,size={128 * MIB}",
-        "-numa node,nodeid=0,cpus=0-3,memdev=node0,initiator=0",
-        "-numa node,nodeid=1,memdev=node1,initiator=0",
+        "-numa node,nodeid=0,cpus=0-3,memdev=node0,initiator=0", "-numa node,nodeid=1,memdev=node1,initiator=0",
         "hmat-lb,initiator=0,target=1,hierarchy=memory,data-type=access-latency,latency=200",
     ):  # fmt: skip
         assert part in text
@@ -102,8 +96,7 @@ def test_memory_sizes() -> None:
 def test_job_encoding() -> None:
     job = machine.Job(["sh", "-c", "a b\n"], env={"A": "1=2"}, cwd="/x", writes={"/sys/f": "0"})
     assert job.encode() == b"arg\0sh\0arg\0-c\0arg\0a b\n\0env\0A=1=2\0cwd\0/x\0write\0/sys/f=0\0"
-    staged = machine.Job(["a"], env={}, stage=(Path("/x/a"), Path("/y/b")))
-    assert staged.encode() == b"arg\0a\0cwd\0/\0stage\0/x/a\0stage\0/y/b\0"
+    assert machine.Job(["a"], env={}, stage=(Path("/x"), Path("/y/b"))).encode() == b"arg\0a\0cwd\0/\0stage\0/x\0stage\0/y/b\0"
     assert b"cwd\0/\0swap\0zram\0" in machine.Job(["a"], env={}, swap="zram").encode()
     assert job.encode((24, 80)).endswith(b"tty\0hvc0\0rows\x0024\0cols\x0080\0")
 
@@ -138,6 +131,7 @@ class Scripted:
         self.cache = Cache(folder / "cache")
         self.script = ""
         write_files(self.rundir, {"panic": PANIC, "sent": ended("exited 0").decode()})
+        monkeypatch.setattr(watch, "_ANSWER_S", 0.1)
         monkeypatch.setattr(machine, "guest_program", lambda name, cache: Path("/c/runner"))
         monkeypatch.setattr(machine, "find_qemu", lambda cache: Qemu("qemu", "10.0.2"))
         monkeypatch.setattr(machine, "command_line", lambda *a, **k: ["/bin/sh", "-c", self.script])
@@ -184,12 +178,20 @@ def test_guest_that_fails(
     assert not limits or time.monotonic() - start < 3
 
 
+def test_a_time_out_shows_the_cpus(guest: Scripted) -> None:
+    answers = '{"QMP": {}}\n{"return": ""}\n{"return": "CPU#0\\r\\nRIP=1 HLT=1\\r\\nFPR0=0"}\n{"return": "IRR 236"}\n'
+    (guest.rundir / "answers").write_text(answers)
+    code = "import os, sys; os.write(int(sys.argv[1].rpartition(\"=\")[2]), open(\"answers\", \"rb\").read())"
+    script = f"{sys.executable} -ISc '{code}' $1; echo > frames; exec sleep 60"
+    error = fails(watch.GuestTimeout, None, guest.run, script, timeout=0.1)
+    assert error.log and text_of(error.log).endswith("The CPUs then:\nCPU#0\nRIP=1 HLT=1\nIRR 236")
+
+
 def test_power_is_cut_when_it_is_asked_for(guest: Scripted) -> None:
     start, console = time.monotonic(), guest.rundir / "console.log"
     script = "echo quell-runner 1 > frames; echo written > console.log; trap '' TERM; exec sleep 60"
     result = guest.run(script, cut=lambda: console.stat().st_size > 0)
-    assert (result.exit_code, result.console) == (-1, "written\n")
-    assert time.monotonic() - start < 4
+    assert (result.exit_code, result.console) == (-1, "written\n") and time.monotonic() - start < 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -211,8 +213,7 @@ def test_what_the_guest_reports(guest: Scripted) -> None:
     assert guest.boot(ended("signalled 9")).exit_code == 137
     error = fails(FramesError, "without a whole report", guest.boot, ended("exited 0")[:-4])
     assert error.log == guest.rundir / "console.log"
-    frames = b"quell-runner 1\n@failure 7\nno ext4\n@end 1\n"
-    fails(watch.GuestError, "prepared: no ext4", guest.boot, frames)
+    fails(watch.GuestError, "prepared: no ext4", guest.boot, b"quell-runner 1\n@failure 7\nno ext4\n@end 1\n")
     says = "the guest cannot start the command x in /nowhere: Permission denied"
     fails(UsageError, says, guest.boot, ended("noexec 13\nmessage Permission denied"))
 
@@ -285,6 +286,5 @@ def test_accelerator_is_probed_once(cache: Cache, monkeypatch: Patch) -> None:
 
 def test_accelerator_by_hand(cache: Cache, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "access", lambda *a: False)
-    assert machine.choose_accelerator("tcg", Path("/k"), cache).name == "tcg"
-    assert machine.choose_accelerator("auto", Path("/k"), cache).name == "tcg"
+    assert all(machine.choose_accelerator(wanted, Path("/k"), cache).name == "tcg" for wanted in ("tcg", "auto"))
     fails(UsageError, "/dev/kvm", machine.choose_accelerator, "kvm", Path("/k"), cache)
