@@ -108,6 +108,14 @@ static inline void write_file(const char *path, const char *text)
 #define CGROUPS		"/sys/fs/cgroup/"
 #define OWN_CGROUP	CGROUPS WORKLOAD "/"
 
+/* A memory cgroup, still empty. */
+static inline void make_cgroup(void)
+{
+	write_file(CGROUPS "cgroup.subtree_control", "+memory");
+	if (mkdir(OWN_CGROUP, 0755))
+		die("Cannot make the cgroup %s: %s.", OWN_CGROUP, strerror(errno));
+}
+
 /*
  * Makes a process with a memory cgroup of its own. Returns true in it, and false in the caller once
  * it has ended.
@@ -117,9 +125,7 @@ static inline bool alone(void)
 	int status;
 	pid_t pid;
 
-	write_file(CGROUPS "cgroup.subtree_control", "+memory");
-	if (mkdir(OWN_CGROUP, 0755))
-		die("Cannot make the cgroup %s: %s.", OWN_CGROUP, strerror(errno));
+	make_cgroup();
 	fflush(stdout);
 	pid = fork();
 	if (pid < 0)

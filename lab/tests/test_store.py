@@ -42,7 +42,7 @@ def test_everything_is_read_back(program: Path, protocol: str, tmp_path: Path) -
     done = run_fake(program, protocol, tmp_path)
     assert done.stderr == "" and done.returncode == 0
     figures = counters.parse_figures(done.stdout)
-    assert set(figures) == set(workload.load(WORKLOADS / protocol).figures)
+    assert set(figures) == {name for name in workload.load(WORKLOADS / protocol).figures if "_in_use_" not in name}
     assert figures["requests_per_s"].higher_is_better and figures["requests_per_s"].value > 0
     assert figures["loaded_resident_kb"].value >= figures["loaded_anonymous_kb"].value > 0
     assert figures["server_faults"].value >= figures["load_faults"].value > 0

@@ -7,16 +7,16 @@
  *	anon-memory --heaps PROGRAM
  *
  * FILE is larger than memory and read first. Then, each in a process and a memory cgroup of
- * its own (memory.current is the memory in use):
+ * its own (kb is memory.current, anonymous_kb RssAnon, both a second later):
  *
  *   warm		N MB are filled from one end: faults, and the time per page
- *   given_back	15 of 16 pages are given back: kB in use a second later
- *   rewritten	N MB are filled, a child is forked and ends, 15 of 16 pages are rewritten:
- *		kB in use a second later, and faults
+ *   given_back	15 of 16 pages are given back
+ *   rewritten	N MB are filled, a child is forked and ends, 15 of 16 pages are rewritten: also
+ *		faults
  *
  * Then 2 and 4 threads fill and unmap 16 MB each for a second: pages per second.
  *
- * --heaps: kB in use, also each in a cgroup:
+ * --heaps: also each in a cgroup:
  *
  *   stack	64 threads have used 4 to 256 KB of their stacks
  *   sparse	32 tables of 2 MB from calloc(), 64 random entries written in each
@@ -59,10 +59,25 @@ static void fill(char *at, size_t bytes)
 		*(volatile uint64_t *)(at + i) = i + 1;
 }
 
-static double later_in_use_kb(void)
+/* NAME_kb: memory in use. NAME_anonymous_kb: what @pid has mapped. */
+static void report_later(const char *name, pid_t pid)
 {
+	char figure_name[64], path[64], line[128];
+	unsigned long kb = 0;
+	FILE *f;
+
 	sleep(1);
-	return in_use_kb();
+	snprintf(figure_name, sizeof(figure_name), "%s_kb", name);
+	figure(figure_name, in_use_kb(), "kB");
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		die("Cannot open %s: %s.", path, strerror(errno));
+	while (!kb && fgets(line, sizeof(line), f))
+		sscanf(line, "RssAnon: %lu", &kb);
+	fclose(f);
+	snprintf(figure_name, sizeof(figure_name), "%s_anonymous_kb", name);
+	figure(figure_name, (double)kb, "kB");
 }
 
 static void run_alone(void (*what)(size_t bytes), size_t bytes)
@@ -84,7 +99,7 @@ static void give_back(size_t bytes)
 	for (size_t i = 0; i < bytes; i += BLOCK * PAGE_BYTES)
 		if (madvise(at + i + PAGE_BYTES, (BLOCK - 1) * PAGE_BYTES, MADV_DONTNEED))
 			die("MADV_DONTNEED failed: %s.", strerror(errno));
-	figure("given_back_kb", later_in_use_kb(), "kB");
+	report_later("given_back", getpid());
 }
 
 static void rewrite(size_t bytes)
@@ -107,7 +122,7 @@ static void rewrite(size_t bytes)
 		if (i / PAGE_BYTES % BLOCK)
 			*(volatile uint64_t *)(at + i) = i;
 	figure("rewrite_faults", (double)(minor_faults() - before), "faults");
-	figure("rewritten_kb", later_in_use_kb(), "kB");
+	report_later("rewritten", getpid());
 }
 
 static atomic_bool stop;
@@ -180,7 +195,7 @@ static void stacks(size_t unused)
 	for (uintptr_t i = 0; i < STACKS; i++)
 		start_thread(&thread, run_stack, (void *)i);
 	pthread_barrier_wait(&used);
-	figure("stack_kb", later_in_use_kb(), "kB");
+	report_later("stack", getpid());
 }
 
 static void sparse(size_t unused)
@@ -198,7 +213,7 @@ static void sparse(size_t unused)
 			*(volatile uint64_t *)(table + (x >> 33) % TABLE_BYTES / 64 * 64) = x;
 		}
 	}
-	figure("sparse_kb", later_in_use_kb(), "kB");
+	report_later("sparse", getpid());
 }
 
 static const char *go_program;
@@ -225,7 +240,7 @@ static void run_go(size_t unused)
 	close(from[1]);
 	if (read(from[0], text, sizeof(text) - 1) <= 0 || strcmp(text, "ready\n"))
 		die("%s did not say that it is ready.", go_program);
-	figure("go_kb", later_in_use_kb(), "kB");
+	report_later("go", pid);
 	close(to[1]);
 	if (waitpid(pid, &status, 0) != pid || status)
 		die("%s ended with %#x.", go_program, status);

@@ -3,7 +3,8 @@
  * store: fill a key-value server, read it back, change half, read again. Measures faults
  * and memory of a server's heap (mm/folio_order.c). Usage:
  *
- *	store --protocol redis|memcached [--keys N] [--min BYTES] [--max BYTES] DIRECTORY
+ *	store --protocol redis|memcached [--keys N] [--min BYTES] [--max BYTES] [--cgroup 1]
+ *		DIRECTORY
  *
  * collect.sh makes DIRECTORY with the server, which runs on a Unix socket. One connection;
  * requests go in batches. Values follow from key and generation, so each value read is
@@ -19,8 +20,9 @@
  *		run once more
  *
  * Figures: requests per second of each phase, the server's faults, and its memory
- * (/proc/PID/smaps_rollup) after load and churn, and a second after save. The server's
- * addresses are not randomized.
+ * (/proc/PID/smaps_rollup) after load and churn, and a second after save; with --cgroup, which
+ * needs root, in_use is memory.current of the server's cgroup. The server's addresses are not
+ * randomized.
  */
 #define WORKLOAD "store"
 #include "../workload.h"
@@ -44,7 +46,7 @@
 #define MAX_VALUE	65536UL
 #define MAX_REQUEST	(MAX_VALUE + 256)
 
-static uint64_t min_value = 64, max_value = 8192;
+static uint64_t min_value = 64, max_value = 8192, has_cgroup;
 
 /* Stores of each key; 0: none. Bit 31: deleted. */
 static uint32_t *generations;
@@ -277,6 +279,8 @@ static void start_server(const char *directory)
 		die("The path of %s is too long.", directory);
 	strcat(socket_path, "/" SOCKET);
 	strcpy(address.sun_path, socket_path);
+	if (has_cgroup)
+		make_cgroup();
 	fflush(stdout);
 	server = fork();
 	if (server < 0)
@@ -284,6 +288,8 @@ static void start_server(const char *directory)
 	if (!server) {
 		/* Dies with this process. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (has_cgroup)
+			write_file(OWN_CGROUP "cgroup.procs", "0");
 		dup2(STDERR_FILENO, STDOUT_FILENO);
 		setenv("LD_LIBRARY_PATH", "lib", 1);
 		setenv("LC_ALL", "C", 1);
@@ -336,8 +342,7 @@ static void read_proc(const char *file, char *text, size_t room)
 static void report_memory(const char *when)
 {
 	static const struct { const char *field, *name; } wanted[] = {
-		{ "\nRss:", "resident" }, { "\nPss:", "pss" },
-		{ "\nAnonymous:", "anonymous" },
+		{ "\nRss:", "resident" }, { "\nAnonymous:", "anonymous" },
 	};
 	char text[8192], name[64];
 
@@ -349,6 +354,10 @@ static void report_memory(const char *when)
 			die("smaps_rollup has no %s", wanted[i].field + 1);
 		snprintf(name, sizeof(name), "%s_%s_kb", when, wanted[i].name);
 		figure(name, strtod(line + strlen(wanted[i].field), NULL), "kB");
+	}
+	if (has_cgroup) {
+		snprintf(name, sizeof(name), "%s_in_use_kb", when);
+		figure(name, in_use_kb(), "kB");
 	}
 }
 
@@ -497,7 +506,7 @@ static const char *info(void)
 	return text;
 }
 
-/* BGSAVE with requests beside it; the child's memory is freed by the end. */
+/* BGSAVE with requests beside it; the memory of the child and of the file is freed by the end. */
 static void save_beside_requests(void)
 {
 	put_text("*1\r\n$6\r\nBGSAVE\r\n");
@@ -509,6 +518,7 @@ static void save_beside_requests(void)
 		usleep(100000);
 	if (!strstr(info(), "rdb_last_bgsave_status:ok"))
 		die("The server could not save.");
+	unlink(SAVE_DIR "/dump.rdb");
 	sleep(1);
 	report_memory("saved");
 }
@@ -528,13 +538,15 @@ static void take_options(int argc, char **argv)
 			min_value = parse_number("--min", argv[i + 1], 1, MAX_VALUE);
 		} else if (!strcmp(argv[i], "--max")) {
 			max_value = parse_number("--max", argv[i + 1], 1, MAX_VALUE);
+		} else if (!strcmp(argv[i], "--cgroup")) {
+			has_cgroup = parse_number("--cgroup", argv[i + 1], 0, 1);
 		} else {
 			break;
 		}
 	}
 	if (i + 1 != argc || !protocol || max_value < min_value)
 		die("usage: " WORKLOAD " --protocol redis|memcached [--keys N] "
-		    "[--min BYTES] [--max BYTES] DIRECTORY");
+		    "[--min BYTES] [--max BYTES] [--cgroup 1] DIRECTORY");
 }
 
 int main(int argc, char **argv)
