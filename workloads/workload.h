@@ -142,14 +142,17 @@ static inline bool alone(void)
 	return false;
 }
 
-/* memory.current of that cgroup. */
-static inline double in_use_kb(void)
+/* memory.current or memory.peak of that cgroup. */
+static inline double cgroup_kb(const char *name)
 {
-	FILE *f = fopen(OWN_CGROUP "memory.current", "re");
+	char path[128];
 	double bytes;
+	FILE *f;
 
+	snprintf(path, sizeof(path), OWN_CGROUP "%s", name);
+	f = fopen(path, "re");
 	if (!f || fscanf(f, "%lf", &bytes) != 1)
-		die("Cannot read memory.current: %s.", strerror(errno));
+		die("Cannot read %s: %s.", path, strerror(errno));
 	fclose(f);
 	return bytes / 1024;
 }

@@ -68,7 +68,7 @@ static void report_later(const char *name, pid_t pid)
 
 	sleep(1);
 	snprintf(figure_name, sizeof(figure_name), "%s_kb", name);
-	figure(figure_name, in_use_kb(), "kB");
+	figure(figure_name, cgroup_kb("memory.current"), "kB");
 	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
 	f = fopen(path, "re");
 	if (!f)

@@ -107,7 +107,7 @@ static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
 	kb = anonymous_kb();
 	if (kb > sum->anonymous_kb)
 		sum->anonymous_kb = kb;
-	in_use = in_use_kb();
+	in_use = cgroup_kb("memory.current");
 	if (in_use > sum->in_use_kb)
 		sum->in_use_kb = in_use;
 	if (!taken)

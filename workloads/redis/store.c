@@ -20,9 +20,9 @@
  *		run once more
  *
  * Figures: requests per second of each phase, the server's faults, and its memory
- * (/proc/PID/smaps_rollup) after load and churn, and a second after save; with --cgroup, which
- * needs root, in_use is memory.current of the server's cgroup. The server's addresses are not
- * randomized.
+ * (/proc/PID/smaps_rollup) a second after load, churn and save; with --cgroup, which needs root,
+ * in_use and server_peak are memory.current and memory.peak of the server's cgroup. The server's
+ * addresses are not randomized.
  */
 #define WORKLOAD "store"
 #include "../workload.h"
@@ -346,6 +346,7 @@ static void report_memory(const char *when)
 	};
 	char text[8192], name[64];
 
+	sleep(1);
 	read_proc("smaps_rollup", text, sizeof(text));
 	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
 		const char *line = strstr(text, wanted[i].field);
@@ -357,7 +358,7 @@ static void report_memory(const char *when)
 	}
 	if (has_cgroup) {
 		snprintf(name, sizeof(name), "%s_in_use_kb", when);
-		figure(name, in_use_kb(), "kB");
+		figure(name, cgroup_kb("memory.current"), "kB");
 	}
 }
 
@@ -519,7 +520,6 @@ static void save_beside_requests(void)
 	if (!strstr(info(), "rdb_last_bgsave_status:ok"))
 		die("The server could not save.");
 	unlink(SAVE_DIR "/dump.rdb");
-	sleep(1);
 	report_memory("saved");
 }
 
@@ -576,6 +576,8 @@ int main(int argc, char **argv)
 	report_rate("read_per_s", 2 * keys, read + again);
 	report_rate("churn_per_s", keys / 2, churn);
 	report_rate("requests_per_s", 3 * keys + keys / 2, load + read + churn + again);
+	if (has_cgroup)
+		figure("server_peak_kb", cgroup_kb("memory.peak"), "kB");
 	stop_server();
 	return 0;
 }
