@@ -274,7 +274,7 @@ def command_line(
         qemu += ["-chardev", f"file,id={name},path={_escape(rundir / name)}"]
     if live:
         qemu += ["-chardev", "stdio,id=stdin,signal=off"]
-        ports.append("stdin")
+        ports.insert(0, "stdin")
     for name in ports:
         qemu += ["-device", f"virtserialport,name=quell.{name},chardev={name}"]
     drives = [] if job.data is None else [Disk(job.data)]

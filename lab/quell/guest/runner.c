@@ -210,9 +210,21 @@ static int open_port(const char *name, int flags)
 	return fd;
 }
 
+/* A port appears when QEMU has answered the driver, maybe after init has started. */
+static int wait_for_port(const char *name)
+{
+	int fd = open_port(name, O_WRONLY);
+
+	for (int tries = 0; fd < 0 && tries < 1000; tries++) {
+		usleep(10000);
+		fd = open_port(name, O_WRONLY);
+	}
+	return fd;
+}
+
 void open_frames(void)
 {
-	frames = open_port("quell.frames\n", O_WRONLY);
+	frames = wait_for_port("quell.frames\n");
 	if (frames < 0) {
 		fprintf(stderr, "quell-runner: no port quell.frames\n");
 		power_off();
@@ -434,7 +446,9 @@ static int relay(int from, int to)
 /* Pipes: a port opens only once, so a script that writes to /dev/stderr would fail. */
 static void run(char **args, int has_cgroup)
 {
-	int out = open_port("quell.stdout\n", O_WRONLY), err = open_port("quell.stderr\n", O_WRONLY);
+	/* With a terminal there are none. QEMU adds stdin before them, if at all. */
+	int out = job.tty ? -1 : wait_for_port("quell.stdout\n");
+	int err = job.tty ? -1 : wait_for_port("quell.stderr\n");
 	int in = open_port("quell.stdin\n", O_RDONLY), ended = 0, status = 0;
 	struct snapshot before = {}, after = {};
 	struct buf result = {}, peak = {};
