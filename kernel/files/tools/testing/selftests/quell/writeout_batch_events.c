@@ -179,6 +179,8 @@ static int swap_goes(void *list __always_unused, enum swap swap)
 		return false;
 	if (!swap_on(swap))
 		die("swapon");
+	/* Time to page out, which may need this CPU. */
+	usleep(10000);
 	return true;
 }
 
