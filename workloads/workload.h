@@ -116,6 +116,13 @@ static inline void make_cgroup(void)
 		die("Cannot make the cgroup %s: %s.", OWN_CGROUP, strerror(errno));
 }
 
+/* Its last memory is freed later. */
+static inline void remove_cgroup(void)
+{
+	for (int tries = 0; rmdir(OWN_CGROUP) && tries < 100; tries++)
+		usleep(50000);
+}
+
 /*
  * Makes a process with a memory cgroup of its own. Returns true in it, and false in the caller once
  * it has ended.
@@ -136,9 +143,7 @@ static inline bool alone(void)
 	}
 	if (waitpid(pid, &status, 0) != pid || status)
 		die("A part of the workload ended with %#x.", status);
-	/* Its last memory is freed later. */
-	for (int tries = 0; rmdir(OWN_CGROUP) && tries < 100; tries++)
-		usleep(50000);
+	remove_cgroup();
 	return false;
 }
 
@@ -155,6 +160,28 @@ static inline double cgroup_kb(const char *name)
 		die("Cannot read %s: %s.", path, strerror(errno));
 	fclose(f);
 	return bytes / 1024;
+}
+
+/* RssAnon of a process. */
+static inline uint64_t anonymous_kb(pid_t pid)
+{
+	static char text[16384];
+	const char *line;
+	char path[64];
+	size_t got;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	if (!f)
+		die("Cannot open %s: %s.", path, strerror(errno));
+	got = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[got] = 0;
+	line = strstr(text, "\nRssAnon:");
+	if (!line)
+		die("%s has no RssAnon.", path);
+	return strtoull(line + strlen("\nRssAnon:"), NULL, 10);
 }
 
 /* 0 if there is no such counter. */

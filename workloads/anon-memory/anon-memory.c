@@ -62,22 +62,13 @@ static void fill(char *at, size_t bytes)
 /* NAME_kb: memory in use. NAME_anonymous_kb: what @pid has mapped. */
 static void report_later(const char *name, pid_t pid)
 {
-	char figure_name[64], path[64], line[128];
-	unsigned long kb = 0;
-	FILE *f;
+	char figure_name[64];
 
 	sleep(1);
 	snprintf(figure_name, sizeof(figure_name), "%s_kb", name);
 	figure(figure_name, cgroup_kb("memory.current"), "kB");
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "re");
-	if (!f)
-		die("Cannot open %s: %s.", path, strerror(errno));
-	while (!kb && fgets(line, sizeof(line), f))
-		sscanf(line, "RssAnon: %lu", &kb);
-	fclose(f);
 	snprintf(figure_name, sizeof(figure_name), "%s_anonymous_kb", name);
-	figure(figure_name, (double)kb, "kB");
+	figure(figure_name, (double)anonymous_kb(pid), "kB");
 }
 
 static void run_alone(void (*what)(size_t bytes), size_t bytes)

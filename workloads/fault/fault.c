@@ -61,24 +61,6 @@ static const struct touch_order touch_orders[] = {
 	{ "random", at_random, 1, 2 },
 };
 
-static inline uint64_t anonymous_kb(void)
-{
-	static char text[16384];
-	FILE *file = fopen("/proc/self/status", "r");
-	const char *line;
-	size_t got;
-
-	if (!file)
-		die("Cannot open /proc/self/status: %s.", strerror(errno));
-	got = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[got] = 0;
-	line = strstr(text, "\nRssAnon:");
-	if (!line)
-		die("/proc/self/status has no RssAnon.");
-	return strtoull(line + strlen("\nRssAnon:"), NULL, 10);
-}
-
 struct counts {
 	uint64_t faults, touch_ns, munmap_ns;
 	uint64_t anonymous_kb;		/* largest */
@@ -104,7 +86,7 @@ static void touch(const uint32_t *order, uint64_t count, uint64_t pages,
 	taken = minor_faults() - faults_before;
 	sum->touch_ns += elapsed;
 	sum->faults += taken;
-	kb = anonymous_kb();
+	kb = anonymous_kb(getpid());
 	if (kb > sum->anonymous_kb)
 		sum->anonymous_kb = kb;
 	in_use = cgroup_kb("memory.current");
@@ -132,7 +114,7 @@ static void measure(const char *what, const uint32_t *order, uint64_t count,
 	char name[64];
 
 	/* The status text needs memory, too. */
-	anonymous_kb();
+	anonymous_kb(getpid());
 	for (uint64_t round = 0; round < rounds; round++)
 		touch(order, count, pages, &sum);
 	snprintf(name, sizeof(name), "%s_ns_per_page", what);

@@ -579,5 +579,7 @@ int main(int argc, char **argv)
 	if (has_cgroup)
 		figure("server_peak_kb", cgroup_kb("memory.peak"), "kB");
 	stop_server();
+	if (has_cgroup)
+		remove_cgroup();
 	return 0;
 }
