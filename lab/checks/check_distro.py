@@ -34,7 +34,7 @@ _NOT_LOADED = "/kvm/"
 # Debian's own package took three minutes to boot under emulation, on 2 CPUs with a load of 10.
 _BOOT_S = 600
 _TIMEOUT_S = 3000
-_MEMORY = "512M"
+_MEMORY = "256M"
 # KiB, as in lab.config; selftests swap to it.
 _RAM_DISK = "brd.rd_size=65536"
 # The largest share of the count with quell=off that may remain with quell=on.

@@ -213,12 +213,10 @@ static int open_port(const char *name, int flags)
 /* A port appears when QEMU has answered the driver, maybe after init has started. */
 static int wait_for_port(const char *name)
 {
-	int fd = open_port(name, O_WRONLY);
+	int fd;
 
-	for (int tries = 0; fd < 0 && tries < 1000; tries++) {
+	for (int tries = 0; (fd = open_port(name, O_WRONLY)) < 0 && tries < 1000; tries++)
 		usleep(10000);
-		fd = open_port(name, O_WRONLY);
-	}
 	return fd;
 }
 
