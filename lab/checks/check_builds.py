@@ -33,7 +33,7 @@ _CODE = (__file__, build.__file__, own_code.__file__, _LIST)
 # sparse still covers all others.
 _NOT_SEEN_BY_SPARSE = re.compile(
     r"((mm/folio_order\.c|include/linux/rcupdate\.h):.* context imbalance in"
-    r" '(__)?folio_order_(run_before|alloc)' - unexpected unlock"
+    r" '(__)?folio_order_(run_before|look)' - unexpected unlock"
     r"|mm/swapfile\.c:.* context imbalance in"
     r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )

@@ -2,9 +2,8 @@
 /*
  * Large anonymous folios by default, sized by the faults of each VMA.
  *
- * Linux can back anonymous memory with folios of 16 KB and more. A size that is on is used for
- * every fault that it fits, so sparse memory pays for pages that it never uses. Here the page
- * table decides at each fault.
+ * Linux can back anonymous memory with folios of 16 KB and more. A size that is on serves every
+ * fault that it fits, so sparse memory pays for unused pages. Here the page table decides.
  *
  * First published by Ryan Roberts ("LARGE_ANON_FOLIO", v4, July/August 2023, with Yu Zhao's and
  * Yin Fengwei's review; the allocator part is in Linux 6.8 as mTHP, where the administrator
@@ -31,9 +30,9 @@
  *    random, strided, mlock]
  *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
  *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
- *    from SCORE_COLD down twice a run is needed. An isolated fault also looks at the last block:
- *    if both probes are old that costs SCORE_UNUSED. folio_order_note() [score_test, unused_test;
- *    learns]
+ *    from SCORE_COLD down twice a run is needed, from SCORE_RANDOM down two of 16 pages are
+ *    looked at. An isolated fault also looks at the last block: if both probes are old that
+ *    costs SCORE_UNUSED. folio_order_note() [score_test, unused_test, filled_later_test; learns]
  *  - The hint is never trusted. Score and place of the last block are one word of the VMA, written
  *    without a lock by faults that hold the VMA's lock or the mmap lock for reading. Updates may
  *    be lost, and fork, split and merge copy it or not. No address is used from it without a look
@@ -45,10 +44,9 @@
  *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb, userfaultfd]
  *  - Memory comes back. A work item splits a folio that is mapped in part, within half a second
  *    for each 4096 folios of its queue; stock waits for reclaim. Reclaim splits a folio of which a
- *    quarter is zeroes before it goes to swap. A write after fork reuses a page of a large folio
- *    that this process alone maps (before 6.15; then Linux does). folio_order_split(),
- *    folio_order_underused(), folio_order_reuse() [partial unmap, give back, underused, reuse
- *    after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
+ *    quarter is zeroes before it goes to swap. Before 6.15 a write after fork reuses a page of a
+ *    folio that this process alone maps. folio_order_split(), _underused(), _reuse() [partial
+ *    unmap, give back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  *  - Added pages are zeroes. folio_order_get() [security zeroes; FOLIO_NOT_ZEROED]
  */
 #include <linux/memcontrol.h>
@@ -77,6 +75,7 @@ unsigned long folio_order_manual __read_mostly;
 #define SCORE_MAX		8
 #define SCORE_WARM		2
 #define SCORE_COLD		(-4)
+#define SCORE_RANDOM		(-12)
 #define SCORE_MIN		(-16)
 #define SCORE_UNUSED		16
 
@@ -92,8 +91,6 @@ union folio_order_hint {
 		unsigned long page : BITS_PER_LONG - 12;
 	};
 };
-
-static_assert(sizeof(union folio_order_hint) == sizeof(unsigned long));
 
 /* How many used pages beside a block of @order are enough. */
 static unsigned int folio_order_run(int score, unsigned int order)
@@ -215,10 +212,10 @@ static bool folio_order_dense(const struct folio_order_fault *fault)
 	return used * 8 >= nr * 5;
 }
 
-/* Random accesses: look only at the ends of four pages, where filled memory faults, too. */
+/* Random accesses: look at two of 16 pages, changing, where filling begins the next four. */
 static bool folio_order_passes(int score, unsigned long page)
 {
-	return score <= SCORE_COLD && (page + 1) & 2;
+	return score <= SCORE_RANDOM && (page & 15) - (page & 16 ? 3 : 7) > 1;
 }
 
 /* Are two PTEs of the last block old, as probes are before their first access? */
@@ -247,8 +244,7 @@ static unsigned int folio_order_choose(struct folio_order_fault *fault, unsigned
 
 	fault->beside = folio_order_run_at(fault, fault->page - 1, -1, 1) ||
 			folio_order_run_at(fault, fault->page + 1, 1, 1);
-	if (cold && !fault->beside)
-		orders = 0;
+	orders = cold && !fault->beside ? 0 : orders;
 	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
 		/* Most faults fail here at the first page. */
 		good = folio_order_has_run(fault, order);
@@ -273,7 +269,7 @@ static union folio_order_hint folio_order_note(const struct folio_order_fault *f
 	int score = hint.score;
 
 	if (order || (!hint.order && (page == last + 1 || page + 1 == last)))
-		score++;
+		score = score <= SCORE_RANDOM ? 0 : score + 1;	/* few faults look there */
 	else if (!fault->beside)
 		score -= fault->unused ? SCORE_UNUSED : 1;
 	/* Random accesses: do not dirty the cache line of other faults. */
@@ -356,40 +352,44 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 	return NULL;
 }
 
-struct folio *folio_order_alloc(struct vm_fault *vmf)
+/* For faults that look at the page table. */
+static noinline struct folio *folio_order_look(struct vm_fault *vmf, union folio_order_hint hint)
 {
 	struct vm_area_struct *vma = vmf->vma;
+	unsigned long table = vmf->address & PMD_MASK, orders = folio_order_orders(vma);
 	struct folio_order_fault fault = {
 		.vma		= vma,
+		.table		= orders ? pte_offset_map(vmf->pmd, table) : NULL,
+		.start		= max(table, vma->vm_start) >> PAGE_SHIFT,
+		.end		= min(table + PMD_SIZE - 1, vma->vm_end - 1) / PAGE_SIZE + 1,
 		.page		= vmf->address >> PAGE_SHIFT,
-		.hint.word	= READ_ONCE(vma->folio_order),
+		.hint		= hint,
 		.old_counts	= !(vmf->flags & FOLIO_ORDER_ACCESS),
-		.beside		= true,
+		.beside		= false,
+		.unused		= false,
 	};
-	unsigned long table = vmf->address & PMD_MASK, orders = folio_order_orders(vma);
-	union folio_order_hint hint;
 	struct folio *folio = NULL;
 	unsigned int order;
 
-	if (!orders)
+	if (!fault.table)
 		return NULL;
-	if (!folio_order_passes(fault.hint.score, fault.page)) {
-		fault.table = pte_offset_map(vmf->pmd, table);
-		if (!fault.table)
-			return NULL;
-		fault.start = max(table, vma->vm_start) >> PAGE_SHIFT;
-		fault.end = min(table + PMD_SIZE - 1, vma->vm_end - 1) / PAGE_SIZE + 1;
-		order = folio_order_choose(&fault, orders);
-		pte_unmap(fault.table);
-		if (order)
-			folio = folio_order_get(vmf, orders & (BIT(order + 1) - 1));
-		if (fault.unused)
-			count_vm_event(FOLIO_ORDER_UNUSED);
-	}
+	order = folio_order_choose(&fault, orders);
+	pte_unmap(fault.table);
+	if (order)
+		folio = folio_order_get(vmf, orders & (BIT(order + 1) - 1));
+	count_vm_events(FOLIO_ORDER_UNUSED, fault.unused);
 	hint = folio_order_note(&fault, folio ? folio_order(folio) : 0);
 	if (hint.word != READ_ONCE(vma->folio_order))
 		WRITE_ONCE(vma->folio_order, hint.word);
 	return folio;
+}
+
+struct folio *folio_order_alloc(struct vm_fault *vmf)
+{
+	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->folio_order) };
+	bool passes = folio_order_passes(hint.score, vmf->address >> PAGE_SHIFT);
+
+	return passes ? NULL : folio_order_look(vmf, hint);
 }
 
 /* Clear the probes' young bits, if the hint still names this block. */

@@ -61,7 +61,6 @@ static void sim_touch(struct sim *sim, unsigned int page)
 		.end	= sim->vma.vm_end >> PAGE_SHIFT,
 		.page	= SIM_BASE + page,
 		.hint	= sim->hint,
-		.beside	= true,
 	};
 	unsigned int order = 0, nr, at, i;
 
@@ -71,10 +70,11 @@ static void sim_touch(struct sim *sim, unsigned int page)
 		sim->table[page] = pte_mkyoung(sim->table[page]);
 		return;
 	}
-	if (!folio_order_passes(sim->hint.score, fault.page))
+	if (!folio_order_passes(sim->hint.score, fault.page)) {
 		order = folio_order_choose(&fault, sim->orders);
-	sim->hint = folio_order_note(&fault, order);
-	sim->unused += fault.unused;
+		sim->hint = folio_order_note(&fault, order);
+		sim->unused += fault.unused;
+	}
 	sim->faults++;
 
 	nr = BIT(order);
@@ -151,6 +151,31 @@ static void random_test(struct kunit *test)
 	KUNIT_EXPECT_LE(test, there * 100, touched * 102);
 }
 
+/* After random accesses memory that is filled from either end gets blocks, with gaps before or not. */
+static void filled_later_test(struct kunit *test)
+{
+	unsigned int first, touched, i;
+
+	for (first = 0; first < 32; first++) {
+		struct sim *up = sim_new(test), *down = sim_new(test);
+
+		up->hint.score = SCORE_MIN;
+		down->hint.score = SCORE_MIN;
+		for (i = first / 2; first & 1 && i < SIM_PAGES; i += 16) {
+			sim_touch(up, i);
+			sim_touch(down, i);
+		}
+		touched = up->faults;
+		for (i = first / 2; i < SIM_PAGES; i++) {
+			sim_touch(up, i);
+			sim_touch(down, SIM_PAGES - 1 - i);
+		}
+		touched += 40 + SIM_PAGES * (first & 1 ? 6 : 1) / 16;
+		KUNIT_EXPECT_LE(test, up->faults, touched);
+		KUNIT_EXPECT_LE(test, down->faults, touched);
+	}
+}
+
 /* Several streams in the same memory; each continues at the front when its share is full. */
 static void streams_test(struct kunit *test)
 {
@@ -221,10 +246,10 @@ static void score_test(struct kunit *test)
 	note(&fault, SIM_BASE, 0, false);
 	KUNIT_EXPECT_EQ(test, fault.hint.word, word);
 	note(&fault, SIM_BASE + 21, 4, true);
-	expect_hint(test, fault.hint, SCORE_MIN + 1, 4, SIM_BASE + 16);
+	expect_hint(test, fault.hint, 0, 4, SIM_BASE + 16);
 	/* The last page of the address space and the largest order fit. */
 	note(&fault, ULONG_MAX >> PAGE_SHIFT, 0, false);
-	expect_hint(test, fault.hint, SCORE_MIN, 0, ULONG_MAX >> PAGE_SHIFT);
+	expect_hint(test, fault.hint, -1, 0, ULONG_MAX >> PAGE_SHIFT);
 	note(&fault, SIM_BASE + 21, PMD_ORDER - 1, true);
 	KUNIT_EXPECT_EQ(test, (unsigned int)fault.hint.order, (unsigned int)PMD_ORDER - 1);
 }
@@ -249,6 +274,7 @@ static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(edges_test),
 	KUNIT_CASE(strided_test),
 	KUNIT_CASE(random_test),
+	KUNIT_CASE(filled_later_test),
 	KUNIT_CASE(streams_test),
 	KUNIT_CASE(unused_test),
 	KUNIT_CASE(score_test),
