@@ -32,7 +32,7 @@ proctype Reclaim(byte n)
 }
 
 /* luf_release() */
-inline release(settled)
+inline release(done)
 {
 #ifndef NO_FREEING		/* held from the list to the page allocator */
 	d_step { !passing -> freeing++ };
@@ -43,7 +43,7 @@ inline release(settled)
 		:: nempty(lot) ->
 			lot?<page,label>;
 			if
-			:: label > settled -> break
+			:: label > done -> break
 			:: else -> lot?page,label; taken = taken | (1 << page)
 			fi
 		:: empty(lot) -> break

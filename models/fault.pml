@@ -77,12 +77,12 @@ proctype Fault(byte me, n)
 proctype Drain(byte me)
 {
 	byte need;
-	SETTLE_VARS;
+	FLUSH_VARS;
 
 	do
 	:: clock < 3 ->
 		need = clock + 1;
-		ledger_settle(me, need);
+		luf_flush(me, need);
 		need = 0
 	:: break
 	od

@@ -86,7 +86,7 @@ inline unmap_flush()
 	if
 	:: kept ->
 		need = newest;
-		ledger_settle(me, need);
+		luf_flush(me, need);
 		d_step { kept = false; need = 0 }
 	:: else
 	fi;
@@ -110,7 +110,7 @@ inline dispose(f, fate)
 	:: fate = KEEP
 	:: true ->
 		d_step {
-			/* luf_settle(), which looks before the next folio or with the batch */
+			/* luf_end_unmap(), which looks before the next folio or with the batch */
 			if
 #ifdef NO_PARK_FOLIO		/* only the folio with the deferred flush */
 			:: owed ->
@@ -143,7 +143,7 @@ inline free_batch()
 proctype Reclaim(byte me)
 {
 	byte label, cpus, need, fate0, fate1;
-	SETTLE_VARS;
+	FLUSH_VARS;
 
 	begin_unmap(0);
 	unmap(0);

@@ -310,7 +310,7 @@ inline look_behind(c, upto)
 	fi
 }
 
-inline settle_cpu(c)
+inline flush_if_behind(c)
 {
 	look_behind(c, need);
 	d_step {
@@ -322,12 +322,12 @@ inline settle_cpu(c)
 }
 
 /* luf_flush() */
-inline ledger_settle(me, need)
+inline luf_flush(me, need)
 {
 	if
 	:: luf_done >= need
 	:: else ->
-#ifndef NO_SETTLE_MUTEX		/* one drain at a time */
+#ifndef NO_FLUSH_MUTEX		/* one drain at a time */
 		LOCK(me, mutex);
 #endif
 		if
@@ -344,9 +344,9 @@ inline ledger_settle(me, need)
 #ifdef NO_DONE_AFTER		/* luf_completed moves after the flush */
 			d_step { MB(me) -> luf_done = need };
 #endif
-			settle_cpu(0);
+			flush_if_behind(0);
 #if NCPU > 1
-			settle_cpu(1);
+			flush_if_behind(1);
 #endif
 #ifdef NO_CLOCK_FIRST
 			d_step {
@@ -364,17 +364,17 @@ inline ledger_settle(me, need)
 #endif
 			d_step { MB(me) -> luf_done = need; flushing = 0 }
 		fi;
-#ifndef NO_SETTLE_MUTEX
+#ifndef NO_FLUSH_MUTEX
 		mutex = false
 #endif
 	fi
 }
 
 /* Scratch. */
-#define SETTLE_VARS byte flushing; bool behind
+#define FLUSH_VARS byte flushing; bool behind
 
 /* One CPU of luf_aged() */
-inline settled_cpu(c)
+inline aged_cpu(c)
 {
 	if
 	:: c == here
@@ -391,18 +391,18 @@ inline settled_cpu(c)
 }
 
 /* luf_aged() on CPU here, or elsewhere for NCPU. Sets label. */
-inline ledger_settled(me)
+inline luf_aged(me)
 {
-#ifdef NO_SETTLED_MB		/* smp_mb(): the clock before the CPUs */
+#ifdef NO_AGED_MB		/* smp_mb(): the clock before the CPUs */
 	label = 200;
 #else
 	label = clock;
 #endif
-	settled_cpu(0);
+	aged_cpu(0);
 #if NCPU > 1
-	settled_cpu(1);
+	aged_cpu(1);
 #endif
-#ifdef NO_SETTLED_MB
+#ifdef NO_AGED_MB
 	if
 	:: label > clock -> label = clock
 	:: else
@@ -438,24 +438,24 @@ inline lot_add(n)
 	parked[n] = label
 }
 
-inline release_page(n, settled)
+inline release_page(n, done)
 {
 	if
-	:: parked[n] && parked[n] <= settled -> parked[n] = 0; bad[n] = !isolated[n]
+	:: parked[n] && parked[n] <= done -> parked[n] = 0; bad[n] = !isolated[n]
 	:: else
 	fi
 }
 
 /* luf_release() */
-inline release(settled)
+inline release(done)
 {
 	d_step {
-		release_page(0, settled);
+		release_page(0, done);
 #if NPAGE > 1
-		release_page(1, settled);
+		release_page(1, done);
 #endif
 #if NPAGE > 2
-		release_page(2, settled);
+		release_page(2, done);
 #endif
 		skip
 	}
@@ -469,12 +469,12 @@ proctype Drain(byte me, what)
 {
 	byte need, label;
 	byte here = NCPU;
-	SETTLE_VARS;
+	FLUSH_VARS;
 
 end:	do
 	:: d_step { newest && (what & FULL) -> need = newest };
 		/* luf_drain_node() */
-		ledger_settle(me, need);
+		luf_flush(me, need);
 		release(need);
 		need = 0
 	:: newest && (what & AGED) ->
@@ -485,7 +485,7 @@ end:	do
 		:: here = NCPU
 		fi;
 #endif
-		ledger_settled(me);
+		luf_aged(me);
 		release(label);
 		d_step { label = 0; here = NCPU }
 	od

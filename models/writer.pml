@@ -71,7 +71,7 @@ inline write(n)
 proctype Opener(byte me)
 {
 	byte need;
-	SETTLE_VARS;
+	FLUSH_VARS;
 
 	/* get_write_access() */
 #ifdef NO_WRITER_MB		/* smp_mb__after_atomic(): i_writecount before the generation */
@@ -82,7 +82,7 @@ proctype Opener(byte me)
 	/* luf_write_access() */
 #ifndef NO_WRITER_FLUSH		/* deferred flushes of the file */
 	need = file_label;
-	ledger_settle(me, need);
+	luf_flush(me, need);
 #endif
 	need = 0;
 	/* write() */
@@ -96,10 +96,10 @@ proctype Opener(byte me)
 proctype Drain(byte me)
 {
 	byte need;
-	SETTLE_VARS;
+	FLUSH_VARS;
 
 	need = clock + 1;
-	ledger_settle(me, need);
+	luf_flush(me, need);
 	need = 0
 }
 #endif

@@ -67,6 +67,19 @@ static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
 	return label;
 }
 
+u64 luf_test_newest(void);
+
+/* For the tests of mm/luf_lot.c: the newest generation, without a pending CPU, before its tick. */
+u64 luf_test_newest(void)
+{
+	struct mm_struct *mm = mm_alloc();
+	u64 label = mm ? luf_owe(mm) : 0;
+
+	if (mm)
+		mmput(mm);
+	return label;
+}
+
 /* After one flush a generation has no pending CPU, and a second is free. A later one is newer. */
 static void luf_flush_test(struct kunit *test)
 {

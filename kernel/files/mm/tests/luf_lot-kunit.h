@@ -218,6 +218,76 @@ static void luf_lot_oom_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, left, 0);
 }
 
+u64 luf_test_newest(void);
+
+/* Park @nr pages of @pgdat, of a generation that has not aged. Returns their zone. */
+static struct zone *luf_test_wait(struct kunit *test, struct pglist_data *pgdat, unsigned long nr)
+{
+	struct folio *folio = NULL;
+	LIST_HEAD(list);
+
+	while (nr--) {
+		folio = __folio_alloc_node(GFP_KERNEL | __GFP_THISNODE, 0, pgdat->node_id);
+		KUNIT_ASSERT_NOT_NULL(test, folio);
+		KUNIT_ASSERT_TRUE(test, folio_ref_freeze(folio, 1));
+		list_add_tail(&folio->lru, &list);
+	}
+	luf_test_park(luf_lots[pgdat->node_id], &list, luf_test_newest());
+	return folio_zone(folio);
+}
+
+/*
+ * With free pages above low kswapd keeps pages that need a flush. Below low it keeps fewer than a
+ * piece. No zone has a block of the order of this test, so all are below.
+ */
+static void luf_lot_kswapd_test(struct kunit *test)
+{
+	struct pglist_data *pgdat = NODE_DATA(first_memory_node);
+	unsigned long piece, few = 0, kept = 0, left = 1;
+	int nid = pgdat->node_id, i;
+
+	luf_node_limit(pgdat, &piece);
+	/* The timer may be faster, and moves the clock. */
+	for (i = 0; i < 100 && (few != piece - 1 || kept != piece); i++) {
+		luf_drain_all();
+		luf_test_wait(test, pgdat, piece - 1);
+		luf_drain_for_kswapd(pgdat, NR_PAGE_ORDERS, MAX_NR_ZONES - 1);
+		few = luf_parked(nid);
+		luf_test_wait(test, pgdat, 1);
+		luf_drain_for_kswapd(pgdat, 0, MAX_NR_ZONES - 1);
+		kept = luf_parked(nid);
+		luf_drain_for_kswapd(pgdat, NR_PAGE_ORDERS, MAX_NR_ZONES - 1);
+		left = luf_parked(nid);
+	}
+	KUNIT_EXPECT_EQ(test, few, piece - 1);
+	KUNIT_EXPECT_EQ(test, kept, piece);
+	KUNIT_EXPECT_EQ(test, left, 0);
+}
+
+/* Waiting pages count for kswapd's target, and not for the low watermark. */
+static void luf_lot_balanced_test(struct kunit *test)
+{
+	struct pglist_data *pgdat = NODE_DATA(first_memory_node);
+	bool with = false, more = true, below = true;
+	unsigned long free;
+	struct zone *zone;
+	int i;
+
+	for (i = 0; i < 100 && (!with || more); i++) {
+		luf_drain_all();
+		zone = luf_test_wait(test, pgdat, 1024);
+		free = luf_zone_free(zone);
+		with = luf_balanced(zone, 0, free + 512, zone_idx(zone));
+		more = luf_balanced(zone, 0, free + 1536, zone_idx(zone));
+		below = luf_balanced(zone, NR_PAGE_ORDERS, free + 512, zone_idx(zone));
+	}
+	luf_drain_all();
+	KUNIT_EXPECT_TRUE(test, with);
+	KUNIT_EXPECT_FALSE(test, more);
+	KUNIT_EXPECT_FALSE(test, below);
+	KUNIT_EXPECT_FALSE(test, luf_balanced(zone, 0, free, zone_idx(zone)));
+}
+
 /* The limits of a node, and of kswapd while free pages are short, follow the watermarks. */
 static void luf_lot_limit_test(struct kunit *test)
 {
@@ -251,6 +321,8 @@ static struct kunit_case luf_lot_cases[] = {
 	KUNIT_CASE(luf_lot_label_test),
 	KUNIT_CASE(luf_lot_order_test),
 	KUNIT_CASE(luf_lot_oom_test),
+	KUNIT_CASE(luf_lot_kswapd_test),
+	KUNIT_CASE(luf_lot_balanced_test),
 	KUNIT_CASE(luf_lot_limit_test),
 	{}
 };
