@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``./quell export``: git am takes the series; the whole one (``--all``) makes what ``./quell tree`` makes.
 
-The long form compiles the tree after each commit of that one and of the default series, with the options
-that it has by then, and each mechanism's series (``--only``).
+The long form compiles the tree after each commit of the default series, with the options that it has by
+then, and each mechanism's series (``--only``). Part ``builds`` compiles the whole one.
 """
 
 import re
@@ -68,6 +68,7 @@ def _all_series() -> list[Any]:
 @pytest.mark.parametrize("words", _all_series())
 def test_series(words: str, results: Results, work: Work, cache: Cache, full: bool) -> None:
     """A series and its roll-up; in the long form, the tree is compiled after each commit (of --only the last)."""
+    full = full and words != "--all"
     prereq.ensure(prereq.BUILD if full else [item for item in prereq.BUILD if item.need == "git"])
     only = words.partition("--only ")[2]
     if only and only not in own_code.mechanism_patches(work.series.part):

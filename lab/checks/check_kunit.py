@@ -38,9 +38,9 @@ def _cases(group: dict[str, Any], suite: str = "") -> Iterator[tuple[str, str]]:
 
 def read(report: dict[str, Any], said: str = "") -> list[Case]:
     """Read kunit.py's JSON; ``said`` belongs to each failure. A suite that did not run is one."""
-    words = {"PASS": "passed", "SKIP": "skipped"}
+    words = {"PASS": ("passed", ""), "SKIP": ("skipped", "KUnit skips it")}
     found = [
-        Case(name, words.get(status, "failed"), "" if status == "PASS" else f"KUnit: {status}\n{said}".rstrip())
+        Case(name, *words.get(status, ("failed", f"KUnit: {status}\n{said}".rstrip())))
         for name, status in _cases(report)
     ]
     ran = {case.name.partition(".")[0] for case in found}
