@@ -2,6 +2,7 @@
 """The report of ``quell test``: a line for each part, and its failures; and its record for ``--resume``."""
 
 import hashlib
+import json
 import re
 import time
 from collections import Counter
@@ -74,7 +75,8 @@ class Record:
     """
 
     def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
-        self.file = file or cache.folder("checks") / f"record{'-full' if full else ''}.md"
+        self._form = "-full" if full else ""
+        self.file = file or cache.folder("checks") / f"record{self._form}.md"
         self._cache, self._commit = cache, version.quell(besides=_RECORD)
         self._head = _HEAD.format(" --full" if full else "")
         text = self.file.read_text(errors="replace") if self.file.exists() else ""
@@ -90,8 +92,31 @@ class Record:
         row = self._rows.get(name)
         return row[5] if row and row[1] != "0" and row[2] == "0" and row[7] == self._digest(key) else ""
 
+    def _tests(self, name: str) -> Path:
+        return self._cache.folder("checks") / f"{name}{self._form}.json"
+
+    def tests(self, name: str, key: str) -> dict[str, tuple[float, list[Case]]]:
+        """Seconds and results of the tests that did not fail before a run with the inputs ``key`` was interrupted."""
+        try:
+            said = json.loads(self._tests(name).read_text())
+            known = said["tests"] if said["inputs"] == self._digest(key) else {}
+            return {test: (seconds, [Case(*case) for case in cases]) for test, (seconds, cases) in known.items()}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+    def add_test(self, name: str, key: str, test: str, seconds: float, cases: Sequence[Case]) -> None:
+        """Record a test, until its part ends."""
+        tests = self.tests(name, key) | {test: (seconds, list(cases))}
+        rows = {one: (took, [(case.name, case.status, case.why) for case in had]) for one, (took, had) in tests.items()}
+        write_atomic(self._tests(name), json.dumps({"inputs": self._digest(key), "tests": rows}))
+
+    def forget_tests(self, name: str) -> None:
+        """The part starts anew, or has ended."""
+        self._tests(name).unlink(missing_ok=True)
+
     def write(self, name: str, cases: Sequence[Case], seconds: float, key: str) -> None:
         """Record the results of a part that just ran, with the inputs ``key``."""
+        self.forget_tests(name)
         count = Counter(case.status for case in cases)
         why = Counter(" ".join(case.why.split()).replace("|", "/") for case in cases if case.status == "skipped")
         self._rows[name] = [
@@ -124,8 +149,8 @@ def part_of(nodeid: str) -> str:
 class Parts:
     """A plugin for pytest, instead of its own report; ``cases`` has the results of parts that have not ended.
 
-    ``resume``: parts that passed with the same inputs are left out. Without ``kept`` nothing is
-    recorded.
+    ``resume``: parts that passed with the same inputs are left out, and so are tests of a part that was
+    interrupted. Without ``kept`` nothing is recorded.
     """
 
     def __init__(self, wanted: Sequence[str], kept: Record | None, resume: bool) -> None:
@@ -134,16 +159,31 @@ class Parts:
         self.kept = kept
         self.count = Counter[str]()
         self.cases: dict[str, list[Case]] = {}
+        self.earlier = dict.fromkeys(wanted, 0.0)
         self.started = time.monotonic()
         for part, key in self.keys.items():
             if date := resume and kept and kept.passed_on(part, key):
                 print(f"{part}: passed on {date} with the same inputs", flush=True)
             else:
                 self.cases[part] = []
+            if kept and not resume:
+                kept.forget_tests(part)
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.unregister(name="terminalreporter")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what passed before an interruption."""
+        known = {part: self.kept.tests(part, self.keys[part]) if self.kept else {} for part in self.cases}
+        gone = [item for item in items if item.nodeid in known[part_of(item.nodeid)]]
+        for item in gone:
+            seconds, cases = known[part_of(item.nodeid)][item.nodeid]
+            self.cases[part_of(item.nodeid)] += cases
+            self.earlier[part_of(item.nodeid)] += seconds
+        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=gone)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -161,7 +201,12 @@ class Parts:
     ) -> Generator[None, object, object]:
         part = part_of(item.nodeid)
         ui.note(f"--- {part}: {item.name}")
+        before, start = len(self.cases[part]), time.monotonic()
         result = yield
+        cases = self.cases[part][before:]
+        # Not what was only skipped, as after another test's failure.
+        if self.kept and {"passed"} <= {case.status for case in cases} <= {"passed", "skipped"}:
+            self.kept.add_test(part, self.keys[part], item.nodeid, time.monotonic() - start, cases)
         if nextitem is None or part_of(nextitem.nodeid) != part:
             self._end(part)
         return result
@@ -174,6 +219,7 @@ class Parts:
         count = Counter(case.status for case in cases)
         took = time.monotonic() - self.started
         self.started += took
+        took += self.earlier[part]
         print(f"{part}: {_sum(count)} in {ui.duration(took)}", flush=True)
         self.count += count
         if self.kept:

@@ -3,11 +3,11 @@
 
 import re
 import signal
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
@@ -44,9 +44,10 @@ def test_d(): pass
     "check_six": """
 import time
 from pathlib import Path
+def test_first(): Path("first").open("a").write("x")
 def test_waits(folder):
     Path("here").write_text(str(folder))
-    time.sleep(60)
+    if not Path("again").exists(): time.sleep(60)
 """,
 }
 MAIN = """
@@ -60,7 +61,7 @@ test.EXTRA = test.PARTS[2:]
 test._install = lambda _: None
 sys.exit(cli.main(["test", *sys.argv[1:]]))
 """
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Popen[str]]
 
 
 @pytest.fixture
@@ -69,11 +70,8 @@ def start(tmp_path: Path) -> Start:
     write_files(tmp_path / "parts", {f"{name}.py": text for name, text in CHECKS.items()})
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(repo_root() / "lab"), "QUELL_CACHE": str(Cache().root)}
 
-    def call(*words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", MAIN, *words], cwd=tmp_path, env=env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+    def call(*words: str) -> Popen[str]:
+        return Popen([sys.executable, "-c", MAIN, *words], cwd=tmp_path, env=env, text=True, stdout=PIPE, stderr=PIPE)
 
     return call
 
@@ -137,9 +135,8 @@ def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
     wanted = ["--record", "full.md", "--only", "one", "--only", "two", "--only", "five"]
     run(start, *wanted)
     table = [line for line in (tmp_path / "full.md").read_text().splitlines() if line.startswith("| ")]
-    assert [line.split("|")[1:5] for line in table[1:]] == [
-        [" one ", " 2 ", " 0 ", " 1 "], [" two ", " 0 ", " 2 ", " 1 "], [" five ", " 0 ", " 0 ", " 1 "],
-    ]  # fmt: skip
+    rows = [line[2:].split(" | ")[:4] for line in table[1:]]
+    assert rows == ["one 2 0 1".split(), "two 0 2 1".split(), "five 0 0 1".split()]
     code, out = run(start, *wanted, "--resume")
     assert code == 1 and re.match(r"one: passed on .* with the same inputs\nnot ok: test_a\n", out)
     assert out.endswith("\n0 passed, 2 failed, 2 skipped\n")
@@ -155,11 +152,14 @@ def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) 
         out, err = child.communicate(timeout=300)
     assert child.returncode == 130 and "quell: interrupted" in err and "six:" not in out
     assert not Path((tmp_path / "here").read_text()).exists()
+    (tmp_path / "again").touch()
+    # What had passed is not run again.
+    code, out = run(start, "--only", "six", "--resume")
+    assert code == 0 and out.startswith("six: 2 passed, 0 failed") and text_of(tmp_path / "first") == "x"
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    ("--ktap /nowhere/x", 1), ("--junit /nowhere/x", 1), ("--record /nowhere/x", 1),
-    ("--build no-such", 2), ("--only seven", 2),
+    ("--ktap /no/x", 1), ("--junit /no/x", 1), ("--record /no/x", 1), ("--build no-such", 2), ("--only seven", 2),
 ])  # fmt: skip
 def test_wrong_usage(words: str, code: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(test_command, "_install", lambda _: None)

@@ -27,7 +27,8 @@ Parts that need --only or --full:
   distro      Debian's own configuration: built, booted, measured
 
 --full takes the long form of parts that have one, on each version of Linux but
-in distro. --resume leaves out parts that passed with the same inputs (--record).
+in distro. --resume leaves out parts, and tests of an interrupted part, that
+passed with the same inputs (--record).
 The output of a failed part is printed.
 """
 
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)")
     parser.add_argument(
         "--resume", action="store_true",
-        help="leave out parts that passed with the same files of this repository",
+        help="leave out parts, and tests of an interrupted part, that passed with the same files of this repository",
     )
     parser.add_argument(
         "--record", type=Path, metavar="FILE",
