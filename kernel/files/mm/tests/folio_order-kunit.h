@@ -151,7 +151,7 @@ static void random_test(struct kunit *test)
 	KUNIT_EXPECT_LE(test, there * 100, touched * 102);
 }
 
-/* After random accesses memory that is filled from either end gets blocks, with gaps before or not. */
+/* After random accesses memory that is filled from either end gets blocks, also beside strides. */
 static void filled_later_test(struct kunit *test)
 {
 	unsigned int first, touched, i;
