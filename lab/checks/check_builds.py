@@ -28,12 +28,13 @@ _LIST = scenario.FOLDER / "list.mk"
 # A kept result depends on these.
 _CODE = (__file__, build.__file__, own_code.__file__, _LIST)
 # False positives in Quell's code: sparse misses the lock of pte_offset_map() and
-# pte_offset_map_lock(), and the lock that the result of lock_cluster_or_swap_info() stands for. It
-# warns about Linux's own users too. The unlock may be in a header. Listed by function, so that
-# sparse still covers all others.
+# pte_offset_map_lock(), the lock that the result of lock_cluster_or_swap_info() stands for, and the
+# unlock of guard(). It warns about Linux's own users too. The unlock may be in a header. Listed by
+# function, so that sparse still covers all others.
 _NOT_SEEN_BY_SPARSE = re.compile(
     r"((mm/folio_order\.c|include/linux/rcupdate\.h):.* context imbalance in"
     r" '(__)?folio_order_(run_before|look)' - unexpected unlock"
+    r"|mm/luf_lot\.c:.* context imbalance in 'luf_lot_(add|take)' - wrong count at exit"
     r"|mm/swapfile\.c:.* context imbalance in"
     r" 'swap_duplicate_nr' - different lock contexts for basic block)"
 )
