@@ -104,9 +104,8 @@ class Record:
         except (OSError, ValueError, LookupError, TypeError):
             return {}
 
-    def add_test(self, name: str, key: str, test: str, seconds: float, cases: Sequence[Case]) -> None:
-        """Record a test, until its part ends."""
-        tests = self.tests(name, key) | {test: (seconds, list(cases))}
+    def keep_tests(self, name: str, key: str, tests: dict[str, tuple[float, list[Case]]]) -> None:
+        """Record these tests, until their part ends."""
         rows = {one: (took, [(case.name, case.status, case.why) for case in had]) for one, (took, had) in tests.items()}
         write_atomic(self._tests(name), json.dumps({"inputs": self._digest(key), "tests": rows}))
 
@@ -160,6 +159,7 @@ class Parts:
         self.count = Counter[str]()
         self.cases: dict[str, list[Case]] = {}
         self.earlier = dict.fromkeys(wanted, 0.0)
+        self.known: dict[str, dict[str, tuple[float, list[Case]]]] = {}
         self.started = time.monotonic()
         for part, key in self.keys.items():
             if date := resume and kept and kept.passed_on(part, key):
@@ -176,10 +176,10 @@ class Parts:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what passed before an interruption."""
-        known = {part: self.kept.tests(part, self.keys[part]) if self.kept else {} for part in self.cases}
-        gone = [item for item in items if item.nodeid in known[part_of(item.nodeid)]]
+        self.known = {part: self.kept.tests(part, self.keys[part]) if self.kept else {} for part in self.cases}
+        gone = [item for item in items if item.nodeid in self.known[part_of(item.nodeid)]]
         for item in gone:
-            seconds, cases = known[part_of(item.nodeid)][item.nodeid]
+            seconds, cases = self.known[part_of(item.nodeid)][item.nodeid]
             self.cases[part_of(item.nodeid)] += cases
             self.earlier[part_of(item.nodeid)] += seconds
         items[:] = [item for item in items if item not in gone]
@@ -206,7 +206,8 @@ class Parts:
         cases = self.cases[part][before:]
         # Not what was only skipped, as after another test's failure.
         if self.kept and {"passed"} <= {case.status for case in cases} <= {"passed", "skipped"}:
-            self.kept.add_test(part, self.keys[part], item.nodeid, time.monotonic() - start, cases)
+            self.known[part][item.nodeid] = time.monotonic() - start, cases
+            self.kept.keep_tests(part, self.keys[part], self.known[part])
         if nextitem is None or part_of(nextitem.nodeid) != part:
             self._end(part)
         return result
