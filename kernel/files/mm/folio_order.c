@@ -92,6 +92,8 @@ union folio_order_hint {
 	};
 };
 
+static_assert(sizeof(union folio_order_hint) == sizeof(unsigned long));
+
 /* How many used pages beside a block of @order are enough. */
 static unsigned int folio_order_run(int score, unsigned int order)
 {
@@ -352,7 +354,6 @@ static struct folio *folio_order_get(struct vm_fault *vmf, unsigned long orders)
 	return NULL;
 }
 
-/* For faults that look at the page table. */
 static noinline struct folio *folio_order_look(struct vm_fault *vmf, union folio_order_hint hint)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -365,8 +366,7 @@ static noinline struct folio *folio_order_look(struct vm_fault *vmf, union folio
 		.page		= vmf->address >> PAGE_SHIFT,
 		.hint		= hint,
 		.old_counts	= !(vmf->flags & FOLIO_ORDER_ACCESS),
-		.beside		= false,
-		.unused		= false,
+		.beside		= false, .unused = false,
 	};
 	struct folio *folio = NULL;
 	unsigned int order;
