@@ -137,8 +137,8 @@ static u64 luf_owe(struct mm_struct *mm)
 	u64 label = atomic64_read(&luf_clock) + 1;
 	unsigned int cpu;
 
-	if (!quell_mutant(LUF_NO_OWING))
-		for_each_cpu(cpu, mm_cpumask(mm))
+	for_each_cpu(cpu, mm_cpumask(mm))
+		if (arch_luf_has_loaded(cpu, mm) && !quell_mutant(LUF_NO_OWING))
 			luf_raise(&luf_owed[cpu], label);
 	/* luf_owed before the clock: pairs with luf_flush(). */
 	smp_mb();

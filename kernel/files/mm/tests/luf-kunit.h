@@ -14,7 +14,7 @@
 
 struct luf_test {
 	struct mm_struct *mm;		/* its CPUs become pending */
-	struct mm_struct *loaded;	/* so that our CPU is not lazy */
+	struct mm_struct *other;
 };
 
 static int luf_test_init(struct kunit *test)
@@ -25,8 +25,8 @@ static int luf_test_init(struct kunit *test)
 		return -ENOMEM;
 	test->priv = t;
 	t->mm = mm_alloc();
-	t->loaded = mm_alloc();
-	return t->mm && t->loaded ? 0 : -ENOMEM;
+	t->other = mm_alloc();
+	return t->mm && t->other ? 0 : -ENOMEM;
 }
 
 static void luf_test_exit(struct kunit *test)
@@ -35,36 +35,22 @@ static void luf_test_exit(struct kunit *test)
 
 	if (t && t->mm)
 		mmput(t->mm);
-	if (t && t->loaded)
-		mmput(t->loaded);
+	if (t && t->other)
+		mmput(t->other);
 }
 
-/*
- * Stay on this CPU and load an mm: a CPU that is not lazy. No test may end before luf_test_end().
- */
+/* Stay on this CPU and load the mm. No test may end before luf_test_end(). */
 static unsigned int luf_test_begin(struct luf_test *t)
 {
 	migrate_disable();
-	kthread_use_mm(t->loaded);
+	kthread_use_mm(t->mm);
 	return smp_processor_id();
 }
 
 static void luf_test_end(struct luf_test *t)
 {
-	kthread_unuse_mm(t->loaded);
+	kthread_unuse_mm(t->mm);
 	migrate_enable();
-}
-
-/* @cpu may have cached PTEs of the mm. Returns the generation. */
-static u64 luf_test_owe(struct luf_test *t, unsigned int cpu)
-{
-	u64 label;
-
-	cpumask_clear(mm_cpumask(t->mm));
-	cpumask_set_cpu(cpu, mm_cpumask(t->mm));
-	label = luf_owe(t->mm);
-	cpumask_clear(mm_cpumask(t->mm));
-	return label;
 }
 
 u64 luf_test_newest(void);
@@ -84,13 +70,13 @@ u64 luf_test_newest(void)
 static void luf_flush_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
-	unsigned int cpu = luf_test_begin(t);
 	bool flushed = false;
 	u64 label = 0;
 	int i;
 
+	luf_test_begin(t);
 	for (i = 0; i < LUF_TRIES && !flushed; i++) {
-		label = luf_test_owe(t, cpu);
+		label = luf_owe(t->mm);
 		flushed = luf_flush(label);
 	}
 	KUNIT_EXPECT_TRUE(test, flushed);
@@ -98,7 +84,7 @@ static void luf_flush_test(struct kunit *test)
 	KUNIT_EXPECT_GE(test, luf_done(), label);
 	KUNIT_EXPECT_GE(test, atomic64_read(&luf_clock), label);
 	KUNIT_EXPECT_FALSE(test, luf_flush(label));
-	KUNIT_EXPECT_GT(test, luf_test_owe(t, cpu), label);
+	KUNIT_EXPECT_GT(test, luf_owe(t->mm), label);
 	luf_test_end(t);
 }
 
@@ -143,34 +129,40 @@ static void luf_behind_test(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, behind[i], i == 3);
 }
 
-/* A CPU that was pending for one mm, and runs another since, is not flushed. */
+/*
+ * A CPU that was pending for one mm, and runs another since, is not flushed. Nor does it become
+ * pending for the first again, whether it is left in its mm_cpumask() or not.
+ */
 static void luf_other_mm_test(struct kunit *test)
 {
 	struct luf_test *t = test->priv;
-	struct mm_struct *other = mm_alloc();
+	bool behind, again = true;
+	u64 now, owed;
 	unsigned int cpu;
-	bool behind;
-	u64 now;
+	int i;
 
-	KUNIT_ASSERT_NOT_NULL(test, other);
-	if (!static_branch_likely(&luf_key)) {
-		mmput(other);
+	if (!static_branch_likely(&luf_key))
 		kunit_skip(test, "luf is switched off");
-	}
 	migrate_disable();
 	cpu = luf_test_begin(t);
-	luf_test_owe(t, cpu);
+	luf_owe(t->mm);
 	luf_test_end(t);
 	atomic64_inc(&luf_clock);
 
-	kthread_use_mm(other);
+	kthread_use_mm(t->other);
 	atomic64_inc(&luf_clock);
 	now = atomic64_read(&luf_clock) + 1;
 	behind = luf_reached(cpu, atomic64_read(&luf_owed[cpu]), now) < now;
-	kthread_unuse_mm(other);
+	for (i = 0; i < LUF_TRIES && again; i++) {
+		atomic64_inc(&luf_clock);
+		owed = atomic64_read(&luf_owed[cpu]);
+		luf_owe(t->mm);
+		again = atomic64_read(&luf_owed[cpu]) != owed;
+	}
+	kthread_unuse_mm(t->other);
 	migrate_enable();
 	KUNIT_EXPECT_FALSE(test, behind);
-	mmput(other);
+	KUNIT_EXPECT_FALSE(test, again);
 }
 
 /* A CPU with init_mm loaded uses no user entry. */
@@ -181,38 +173,41 @@ static void luf_init_mm_test(struct kunit *test)
 	unsigned int cpu;
 
 	cpu = luf_test_begin(t);
-	luf_test_owe(t, cpu);
+	luf_owe(t->mm);
 	behind = luf_reached(cpu, atomic64_read(&luf_owed[cpu]), U64_MAX) < U64_MAX;
 	local_irq_disable();
 	switch_mm_irqs_off(NULL, &init_mm, NULL);
 	kernel = luf_reached(cpu, atomic64_read(&luf_owed[cpu]), U64_MAX) < U64_MAX;
-	switch_mm_irqs_off(NULL, t->loaded, current);
+	switch_mm_irqs_off(NULL, t->mm, current);
 	local_irq_enable();
 	luf_test_end(t);
 	KUNIT_EXPECT_TRUE(test, behind);
 	KUNIT_EXPECT_FALSE(test, kernel);
 }
 
-/* Every CPU of the mm becomes pending, no other does, and a newer generation stays. */
+/* The CPU that runs the mm becomes pending, no other does, and a newer generation stays. */
 static void luf_owe_test(struct kunit *test)
 {
-	unsigned int other = num_online_cpus() - 1;
 	struct luf_test *t = test->priv;
-	u64 label, before;
+	unsigned int cpu = luf_test_begin(t);
+	unsigned int other = cpu ? 0 : num_online_cpus() - 1;
+	u64 label, before, here;
 	bool same = false;
 	int i;
 
 	for (i = 0; i < LUF_TRIES && !same; i++) {
+		here = atomic64_read(&luf_owed[cpu]);
 		before = atomic64_read(&luf_owed[other]);
 		atomic64_inc(&luf_clock);
-		label = luf_test_owe(t, 0);
-		same = !other || atomic64_read(&luf_owed[other]) == before;
-		KUNIT_EXPECT_GT(test, atomic64_read(&luf_owed[0]), before);
+		label = luf_owe(t->mm);
+		same = other == cpu || atomic64_read(&luf_owed[other]) == before;
+		KUNIT_EXPECT_GT(test, atomic64_read(&luf_owed[cpu]), here);
 		KUNIT_EXPECT_GE(test, luf_now(), label);
 	}
 	KUNIT_EXPECT_TRUE(test, same);
-	KUNIT_EXPECT_FALSE(test, luf_raise(&luf_owed[0], 1));
-	KUNIT_EXPECT_GT(test, atomic64_read(&luf_owed[0]), 1);
+	KUNIT_EXPECT_FALSE(test, luf_raise(&luf_owed[cpu], 1));
+	KUNIT_EXPECT_GT(test, atomic64_read(&luf_owed[cpu]), 1);
+	luf_test_end(t);
 }
 
 /*

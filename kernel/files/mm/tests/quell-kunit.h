@@ -69,17 +69,21 @@ static void __init quell_param_test(struct kunit *test)
 	}
 }
 
-/* A refused mechanism stays off; to switch it off again is no error. */
+/* A refused mechanism stays off, and `enabled` says why; to switch it off again is no error. */
 static void __init quell_refused_test(struct kunit *test)
 {
 	struct static_key key = STATIC_KEY_INIT_FALSE;
 	struct quell_mechanism m = { .name = "refused", .key = &key, .refused = "no reason" };
+	struct quell_dir dir = { .mechanism = &m };
+	char *page = (char *)get_zeroed_page(GFP_KERNEL);
 
-	mutex_lock(&quell_mutex);
-	KUNIT_EXPECT_EQ(test, quell_set(&m, true), -EOPNOTSUPP);
-	KUNIT_EXPECT_EQ(test, quell_set(&m, false), 0);
-	mutex_unlock(&quell_mutex);
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	KUNIT_EXPECT_EQ(test, enabled_store(&dir.kobj, NULL, "1", 1), -EOPNOTSUPP);
+	KUNIT_EXPECT_EQ(test, enabled_store(&dir.kobj, NULL, "0", 1), 1);
+	KUNIT_EXPECT_GT(test, enabled_show(&dir.kobj, NULL, page), 0);
+	KUNIT_EXPECT_STREQ(test, page, "0 (no reason)\n");
 	KUNIT_EXPECT_FALSE(test, static_key_enabled(&key));
+	free_page((unsigned long)page);
 }
 
 static struct kunit_case __refdata quell_cases[] = {

@@ -26,8 +26,23 @@ static inline bool arch_luf_may_use(unsigned int cpu)
 	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) != &init_mm;
 }
 
+/*
+ * Has @cpu, in mm_cpumask(@mm), loaded @mm? Called after tlb_gen was raised. Since 6.14 CPUs that
+ * left stay in the mask; switch_mm_irqs_off() orders LOADED_MM_SWITCHING before its read of tlb_gen.
+ */
+static inline bool arch_luf_has_loaded(unsigned int cpu, struct mm_struct *mm)
+{
+#ifdef X86_FEATURE_INVLPGB
+	struct mm_struct *loaded = READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu));
+
+	return loaded == mm || loaded == LOADED_MM_SWITCHING;
+#else
+	return true;
+#endif
+}
+
 #ifdef CONFIG_QUELL_LUF_DEBUG
-/* The same for the checker in mm/luf_debug.c, which has a clock of its own. */
+/* arch_luf_seen() for the checker in mm/luf_debug.c, which has a clock of its own. */
 struct luf_debug_cpu {
 	u64 look;
 	u64 seen;
