@@ -116,32 +116,19 @@ def test_folio_order_leaves_thp_anon(bench: Bench, results: Results) -> None:
     results.check(good, "thp_anon=64K:never", f"folios by size: {found}\n{guest.stderr}")
 
 
-_ATOMIC_WRITE = "make f2fs; $T $M 1 'after an atomic'"
-# Shell that makes the kernel write files by itself, and the least number of these.
-_EXCLUDED = {
-    "btrfs: its free space cache": (1, "make_btrfs space_cache=v1; head -c 64M /dev/zero > $M/file; sync"),
-    "btrfs: the files that it relocates by": (
-        1,
-        "make_btrfs nospace_cache; head -c 1M /dev/zero > $M/file;"
-        " btrfs balance start --full-balance $M >/dev/null",
-    ),
-    "f2fs: both files of an atomic write": (2, _ATOMIC_WRITE),
-    "swapon: the file": (
-        1,
-        "make ext4; head -c 4M /dev/zero > $M/swap; chmod 600 $M/swap; mkswap $M/swap; sync;"
-        " swapon $M/swap && swapoff $M/swap",
-    ),
-}
+# Cases of vm/excluded.sh, and the least number of files.
+_EXCLUDED = {"space-cache": 1, "relocation": 1, "atomic-write": 2, "swapon": 1}
 
 
 @_on_each
-@pytest.mark.parametrize(("least", "make"), _EXCLUDED.values(), ids=_EXCLUDED)
-def test_excluded(bench: Bench, least: int, make: str, results: Results, programs: dict[str, Path]) -> None:
+@pytest.mark.parametrize("name", _EXCLUDED)
+def test_excluded(bench: Bench, name: str, results: Results, programs: dict[str, Path]) -> None:
     """luf_exclude() is called for files whose pages no selftest can check."""
-    script = mounted(programs["luf_stale"], scenario.shell("vm/exclude.sh", MAKE=make))
+    script = scenario.shell("vm/exclude.sh", MAKE=scenario.shell("vm/excluded.sh", NAME=name))
+    script = mounted(programs["luf_stale"], script)
     guest = bench.guest(results, script, memory="1G")
     files = guest.stdout.splitlines()
-    good = guest.exit_code == 0 and len(files) >= least
+    good = guest.exit_code == 0 and len(files) >= _EXCLUDED[name]
     results.check(good, "files are excluded", f"{len(files)} files: {files}\n{guest.stderr}")
 
 
@@ -154,7 +141,8 @@ def test_tracepoints(bench: Bench, results: Results, programs: dict[str, Path], 
     headers = (tree.kernel_dir() / "files/include/trace/events").glob("*.h")
     names = sorted(name for header in headers for name in _TRACEPOINT.findall(header.read_text()))
     script = scenario.shell(
-        "vm/tracepoints.sh", EXCLUDE=mounted(programs["luf_stale"], _ATOMIC_WRITE), EVENTS=" ".join(names),
+        "vm/tracepoints.sh", EVENTS=" ".join(names),
+        EXCLUDE=mounted(programs["luf_stale"], scenario.shell("vm/excluded.sh", NAME="atomic-write")),
         LUF=programs["luf_stale"], DATA=DATA_DIR, EARLY=programs["early_ack"], WRITEOUT=programs["writeout_batch"],
     )  # fmt: skip
     guest = bench.guest(results, script, data=disk, cpus=3, memory="1G", append=[BRD])

@@ -27,7 +27,13 @@ and
 .B quell compare \\-\\- CMD
 exit with the command's own code.
 """
-_FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running", "RESULT")
+_FILES = ("PATH[:FS]", "IMAGE-OR-DEVICE", "FILE|running")
+# Files, and the kept results at the time of completion.
+_KEPT = '$(ls "${QUELL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/quell}/results" 2>/dev/null)'
+_RESULTS = {
+    "bash": f"_quell_results() {{ compgen -f -- $1; compgen -W '{_KEPT}' -- $1; }}",
+    "zsh": f"_quell_results() {{ _files; compadd ${{(f)\"{_KEPT}\"}}; }}",
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     for action in _actions(parser):
         if action.type is Path or action.metavar in _FILES:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar == "RESULT":
+            action.complete = dict.fromkeys(_RESULTS, "_quell_results")  # type: ignore[attr-defined]
         elif action.metavar in names:
             action.choices = names[action.metavar]
     return parser
@@ -67,7 +75,7 @@ def completion(shell: str) -> str:
     for action in _actions(parser) if shell == "zsh" else ():
         if isinstance(action.metavar, str):
             action.metavar = action.metavar.replace(":", "\\:")
-    text: str = shtab.complete(parser, shell)
+    text: str = shtab.complete(parser, shell, preamble=_RESULTS[shell])
     first, _, rest = text.partition("\n")
     return f"{first}\n# {_LICENSE}\n# {_MADE}\n{rest.rstrip()}\n"
 

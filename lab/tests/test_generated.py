@@ -33,7 +33,7 @@ def test_bash() -> None:
     assert complete("quell", "--ver") == {"--version"}
 
 
-def test_bash_offers_names(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_bash_offers_names(tmp_path: Path, cache: Cache, monkeypatch: Patch) -> None:
     for command in ("compare", "ladder", "sizes"):
         assert complete("quell", command, "-w", "") == set(workload.known())
     assert complete("quell", "compare", "--workload", "fa") == {"fault"}
@@ -41,7 +41,8 @@ def test_bash_offers_names(tmp_path: Path, monkeypatch: Patch) -> None:
     assert complete("quell", "figures", "") == set(presets.group_names())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kept here").mkdir()
-    assert complete("quell", "report", "ke") == {"kept here"}
+    (cache.root / "results/kept-too").mkdir(parents=True)
+    assert complete("quell", "report", "ke") == {"kept here", "kept-too"}
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
