@@ -325,7 +325,7 @@ bool __luf_defer(struct mm_struct *mm, pte_t pteval, unsigned long start,
 
 	if (!quell_mutant(LUF_NO_TLB_GEN))
 		arch_luf_unmapped(mm);
-	stamp = luf_debug_stamp(mm);
+	stamp = luf_debug_stamp();
 	label = luf_owe(mm);
 	if (!anon) {
 		if (quell_mutant(LUF_CHECK_FIRST))

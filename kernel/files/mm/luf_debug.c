@@ -164,17 +164,27 @@ static DEFINE_PER_CPU(cpumask_t, luf_debug_cpus);
 
 /**
  * luf_debug_stamp - tlb_gen was raised: CPUs that compare from now on have caught up
- * @mm:	whose PTEs were cleared
  *
- * Under the page table lock, before luf_owe() looks at mm_cpumask().
+ * Under the page table lock, before luf_owe().
  *
  * Return: a stamp for luf_debug_open().
  */
-u64 luf_debug_stamp(struct mm_struct *mm)
+u64 luf_debug_stamp(void)
 {
-	cpumask_copy(this_cpu_ptr(&luf_debug_cpus), mm_cpumask(mm));
+	cpumask_clear(this_cpu_ptr(&luf_debug_cpus));
 	/* A full barrier: a CPU reads the clock, then tlb_gen. */
 	return atomic64_inc_return(&luf_debug_clock);
+}
+
+/**
+ * luf_debug_pending - luf_owe() makes a CPU pending, or should
+ * @cpu:	the CPU
+ *
+ * Under the page table lock.
+ */
+void luf_debug_pending(unsigned int cpu)
+{
+	cpumask_set_cpu(cpu, this_cpu_ptr(&luf_debug_cpus));
 }
 
 static void luf_window_add(struct folio *folio, struct mm_struct *mm,

@@ -11,7 +11,7 @@ struct mm_struct;
 
 #ifdef CONFIG_QUELL_LUF_DEBUG
 
-u64 luf_debug_stamp(struct mm_struct *mm);
+u64 luf_debug_stamp(void);
 void luf_debug_open(struct folio *folio, struct mm_struct *mm,
 		    unsigned long address, pte_t pte, unsigned int nr,
 		    u64 stamp);
@@ -19,7 +19,7 @@ void luf_debug_run(unsigned int nr);
 
 #else
 
-static inline u64 luf_debug_stamp(struct mm_struct *mm)
+static inline u64 luf_debug_stamp(void)
 {
 	return 0;
 }

@@ -26,21 +26,6 @@ static inline bool arch_luf_may_use(unsigned int cpu)
 	       READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu)) != &init_mm;
 }
 
-/*
- * Has @cpu, in mm_cpumask(@mm), loaded @mm? Called after tlb_gen was raised. Since 6.14 CPUs that
- * left stay in the mask; switch_mm_irqs_off() orders LOADED_MM_SWITCHING before its read of tlb_gen.
- */
-static inline bool arch_luf_has_loaded(unsigned int cpu, struct mm_struct *mm)
-{
-#ifdef X86_FEATURE_INVLPGB
-	struct mm_struct *loaded = READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu));
-
-	return loaded == mm || loaded == LOADED_MM_SWITCHING;
-#else
-	return true;
-#endif
-}
-
 #ifdef CONFIG_QUELL_LUF_DEBUG
 /* arch_luf_seen() for the checker in mm/luf_debug.c, which has a clock of its own. */
 struct luf_debug_cpu {
@@ -51,6 +36,8 @@ struct luf_debug_cpu {
 
 extern atomic64_t luf_debug_clock;
 DECLARE_PER_CPU(struct luf_debug_cpu, luf_debug_cpu);
+
+void luf_debug_pending(unsigned int cpu);
 
 static inline void luf_debug_look(void)
 {
@@ -69,6 +56,10 @@ static inline void luf_debug_caught_up(void)
 	this_cpu_write(luf_debug_cpu.busy, false);
 }
 #else
+static inline void luf_debug_pending(unsigned int cpu)
+{
+}
+
 static inline void luf_debug_look(void)
 {
 }
@@ -77,6 +68,22 @@ static inline void luf_debug_caught_up(void)
 {
 }
 #endif
+
+/*
+ * Has @cpu, in mm_cpumask(@mm), loaded @mm? Called after tlb_gen was raised. Since 6.14 CPUs that
+ * left stay in the mask; switch_mm_irqs_off() orders LOADED_MM_SWITCHING before its read of tlb_gen.
+ */
+static inline bool arch_luf_has_loaded(unsigned int cpu, struct mm_struct *mm)
+{
+#ifdef X86_FEATURE_INVLPGB
+	struct mm_struct *loaded = READ_ONCE(per_cpu(cpu_tlbstate.loaded_mm, cpu));
+
+	if (loaded != mm && loaded != LOADED_MM_SWITCHING)
+		return false;
+#endif
+	luf_debug_pending(cpu);
+	return true;
+}
 
 /*
  * Returns luf_clock; this CPU reads the tlb_gen that it will catch up with next. Interrupts are
@@ -98,10 +105,11 @@ static inline u64 luf_look_at_clock(void)
 /* This CPU uses no entry that became stale up to the tlb_gen that it read after @clock. */
 static inline void luf_caught_up(u64 clock)
 {
+	/* The checker's stamp first: luf_aged() frees without an IPI. */
+	luf_debug_caught_up();
 	/* Other CPUs read it: do not dirty the cache line without need. */
 	if (static_branch_likely(&luf_key) && this_cpu_read(luf_seen) != clock)
 		this_cpu_write(luf_seen, clock);
-	luf_debug_caught_up();
 }
 
 /* @cpu uses no entry that became stale in a generation up to this one. */
