@@ -38,7 +38,6 @@ class Command:
 SUMMARY = "Compares stock Linux (6.12, 7.3) with Quell's memory-management changes, in VMs."
 COMMANDS = {
     "compare": Command("stock Linux against Quell, on the standard workloads or on -- CMD ARG...", takes_command=True),
-    "sizes": Command("large anonymous folios: each fixed size on stock Linux, against Quell's own choice"),
     "run": Command("run -- CMD ARG... under the Quell kernel", takes_command=True),
     "top": Command(
         "the causes of TLB shootdowns on this machine, live, on any x86 Linux kernel",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The engine of compare, figures, sizes and ladder.
+"""The engine of compare, figures and ladder.
 
 From the command to QEMU: ``commands/compare.py`` makes a Request, ``compare()`` prepares
 the place and the plans, ``measure()`` alternates between the sides, ``Guests.run()`` makes

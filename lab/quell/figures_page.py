@@ -8,7 +8,7 @@ the tables of all sections.
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from quell.errors import UsageError
 from quell.paths import Cache, write_atomic
 
 _HEADING = re.compile(r"^(?=## )", re.M)
-_HEAD = "| workload | guest | figure | claim | {} | {} | ratio | |\n|---|---|---|---|---:|---:|---:|---|"
 
 
 def update(page: Path, groups: Sequence[presets.Preset], cache: Cache) -> tuple[int, int]:
@@ -55,7 +54,7 @@ def _heading(group: presets.Preset, version: str) -> str:
 
 def _section(group: presets.Preset, result: Mapping[str, Any], heading: str) -> str:
     made = result["environment"]
-    settings = "; ".join(side.option() for side in group.sides if side.parameters)
+    settings = "; ".join(side.option() for side in group.sides if side.parameters and group.claims)
     how = "guest instructions" if made["deterministic"] else made["accelerator"]["name"].upper()
     conditions = [
         made["date"][:10], f"Linux {made['kernel_source']}", f"Quell {made['quell']}",
@@ -63,19 +62,38 @@ def _section(group: presets.Preset, result: Mapping[str, Any], heading: str) -> 
     ]  # fmt: skip
     conditions += [f"swap on {group.swap}"] * bool(group.swap) + [f"sides {settings}"] * bool(settings)
     names = [side.name for side in group.sides]
+    rows = _claims(group, result) if group.claims else _shown(group, result)
+    head = " | ".join(["claim", *names, "ratio", ""] if group.claims else [*names, ""])
+    rule = "|---" * (3 + bool(group.claims)) + "|---:" * (len(names) + bool(group.claims)) + "|---" * bool(group.claims)
     lines = [
-        heading, "", f"{group.about[0].upper()}{group.about[1:]}.", "",
-        "; ".join(conditions) + ".", "", _HEAD.format(*names),
+        heading, "", f"{group.about[0].upper()}{group.about[1:]}.", "", "; ".join(conditions) + ".", "",
+        f"| workload | guest | figure | {head.rstrip(' ')}{' |' * bool(group.claims)}", f"{rule}|",
     ]  # fmt: skip
     before = ("", "")
-    for row in presets.check(group, result):
-        here = (f"`{row['workload']}`", f"{machine.format_memory(row['memory_kb'] * 1024)}, {row['cpus']} CPUs")
-        figure = next(c["figures"][row["figure"]] for c in result["comparisons"] if c["workload"] == row["workload"])
-        cells = [*(("", "") if here == before else here), table.label(figure, made), row["claim"].removeprefix("ratio ")]
-        cells += [ui.number(row["base"]["median"]), ui.number(row["other"]["median"]), table.ratio(row["ratio"])]
-        lines.append("| " + " | ".join([*cells, "" if row["holds"] else "**does not hold**"]) + " |")
+    for one, name, cells in rows:
+        here = (f"`{one['workload']}`", f"{machine.format_memory(one['memory_kb'] * 1024)}, {one['cpus']} CPUs")
+        figure = next(c["figures"][name] for c in result["comparisons"] if c["workload"] == one["workload"])
+        cells = [*(("", "") if here == before else here), table.label(figure, made), *cells]
+        lines.append(f"| {' | '.join(cells)} |")
         before = here
     return "\n".join(lines)
+
+
+# A workload and its guest, a figure, and the cells to the right of both.
+_Row = tuple[Mapping[str, Any], str, list[str]]
+
+
+def _claims(group: presets.Preset, result: Mapping[str, Any]) -> Iterator[_Row]:
+    for row in presets.check(group, result):
+        medians = [ui.number(row[side]["median"]) for side in ("base", "other")]
+        holds = "" if row["holds"] else "**does not hold**"
+        yield row, row["figure"], [row["claim"].removeprefix("ratio "), *medians, table.ratio(row["ratio"]), holds]
+
+
+def _shown(group: presets.Preset, result: Mapping[str, Any]) -> Iterator[_Row]:
+    for one in result["comparisons"]:
+        for name in group.shown.get(one["workload"], ()):
+            yield one, name, [table.median(one["figures"][name], side.name) for side in group.sides]
 
 
 # --- the chart --------------------------------------------------------------

@@ -16,7 +16,7 @@ from quell.errors import QuellError, UsageError
 Claim = tuple[str, str, float, str]
 _CLAIM = re.compile(r"(\S+) (?:(<=|>=|\+-) ([\d.]+)|(not worse|same))(?: on ([\d.]+))?")
 _FOLDER = Path(__file__).parent
-FIGURES = _FOLDER / "figures.toml"
+_FIGURES = _FOLDER / "figures.toml"
 # Before the name of a group: the same with machine.CLASSIC_LRU.
 _CLASSIC = "classic-"
 
@@ -43,9 +43,9 @@ class Preset:
     slack: float = 0.0
 
 
-def load(name: str, path: Path = _FOLDER / "presets.toml") -> Preset:
-    """The preset ``name`` of presets.toml, or of figures.toml; the lab's tests check both files."""
-    tables = forms.read_toml(path)
+def load(name: str) -> Preset:
+    """The preset ``name`` of presets.toml or figures.toml; the lab's tests check both files."""
+    tables = forms.read_toml(_FOLDER / "presets.toml") | forms.read_toml(_FIGURES)
     plain = name.removeprefix(_CLASSIC)
     setting = f",{machine.CLASSIC_LRU}" * (name != plain)
     plain, _, swap = (plain, "", "") if plain in tables else plain.rpartition("-")
@@ -75,7 +75,7 @@ def parse_claims(text: str) -> list[Claim]:
 
 def group_names() -> list[str]:
     """The names of the groups of figures.toml."""
-    tables = forms.read_toml(FIGURES)
+    tables = forms.read_toml(_FIGURES)
     names = [name + end for name, one in tables.items() for end in ("", *(f"-{swap}" for swap in one.get("swaps", ())))]
     return [*names, *(_CLASSIC + name for name, one in tables.items() if "classic" in one)]
 
@@ -85,7 +85,7 @@ def groups(names: Sequence[str] = ()) -> list[Preset]:
     known, wanted = group_names(), sides.names(names)
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"there is no group '{unknown[0]}' of figures; they are: {', '.join(known)}")
-    return [load(name, FIGURES) for name in wanted or known]
+    return [load(name) for name in wanted or known]
 
 
 def check(group: Preset, result: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -124,14 +124,18 @@ def _by_side(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> Table:
     for side in result["sides"]:
         cells = []
         for figure in figures:
-            found, against = figure["sides"][side["name"]], figure["against"].get(side["name"])
-            text, verdict = ui.number(found["median"] if found else None), ""
-            if found and against:
-                verdict = against["verdict"] or ""
-                text += f" {ratio(against['ratio'])}{_MARKS.get(verdict, '  ')}"
-            cells.append(_text(text, _STYLES.get(verdict, "")))
+            verdict = figure["against"].get(side["name"], {}).get("verdict") or ""
+            mark = _MARKS.get(verdict, "  " * (side["name"] in figure["against"]))
+            cells.append(_text(median(figure, side["name"]) + mark, _STYLES.get(verdict, "")))
         table.add_row(side["title"], *cells)
     return table
+
+
+def median(figure: Mapping[str, Any], side: str) -> str:
+    """A side's median, and its ratio to the first side."""
+    found, against = figure["sides"][side], figure["against"].get(side)
+    text = ui.number(found["median"] if found else None)
+    return f"{text} {ratio(against['ratio'])}" if found and against else text
 
 
 def _print_published(result: Mapping[str, Any], out: Console) -> None:

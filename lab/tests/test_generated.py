@@ -34,7 +34,7 @@ def test_bash() -> None:
 
 
 def test_bash_offers_names(tmp_path: Path, cache: Cache, monkeypatch: Patch) -> None:
-    for command in ("compare", "ladder", "sizes"):
+    for command in ("compare", "ladder", "figures"):
         assert complete("quell", command, "-w", "") == set(workload.known())
     assert complete("quell", "compare", "--workload", "fa") == {"fault"}
     assert complete("quell", "figures", "luf-256M", "shoot") == {"shootdown", "shootdown-alone"}

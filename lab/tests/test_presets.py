@@ -48,8 +48,7 @@ def test_bad_sides(texts: list[str], says: str) -> None:
 
 def test_presets_are_data() -> None:
     assert presets.load("compare").sides == SIDES
-    sizes = presets.load("sizes")
-    assert (sizes.sides[0].name, sizes.sides[-1].name, len(sizes.sides)) == ("stock", "quell", 7)
+    assert [side.name for side in presets.load("sizes").sides] == ["stock", "16K", "32K", "64K", "128K", "256K", "quell"]
     ladder, scale = presets.load("ladder"), presets.load("scale")
     assert scale.sides == ladder.sides and scale.deterministic and scale.cpus == (2, 4, 8, 16)
     # Each rung switches on more than the one before, and all mechanisms come in.
@@ -58,7 +57,7 @@ def test_presets_are_data() -> None:
     assert on[0] == set() and on[-1] == set(mechanisms.names())
     assert all(before < after for before, after in zip(on, on[1:], strict=False))
     assert set(ladder.titles) == {side.name for side in ladder.sides}
-    for name, figures in {**ladder.shown, **sizes.shown}.items():
+    for name, figures in ladder.shown.items():
         assert set(figures) <= {*counters.KNOWN, *workload.select([name])[0].figures}, name
 
 
@@ -80,7 +79,8 @@ def test_the_data_files_are_right() -> None:
         return {*counters.KNOWN, *(figure for item in workload.select(workloads) for figure in item.figures)}
 
     for group in presets.groups():
-        assert group.claims and {*group.chart} <= {figure for figure, *_ in group.claims}, group.name
+        assert bool(group.claims) != bool(group.shown) and {*group.chart} <= {name for name, *_ in group.claims}, group.name
+        assert {*group.shown} <= {*group.workloads} and set().union(*group.shown.values()) <= figures(group.workloads), group.name
         for figure, kind, _, linux in group.claims:
             assert figure in figures(group.workloads), (group.name, figure)
             assert kind != "not worse" or group.runs >= stats.runs_needed(1), group.name
@@ -156,7 +156,7 @@ def test_the_projects_figures(monkeypatch: Patch, capsys: Capture) -> None:
     asked = compare.call_args.args[0]
     assert [side.settings for side in asked.sides] == [{"/sys/kernel/mm/lru_gen/enabled": "0"}] * 2
     [zswap] = presets.groups(["swap-zswap"])
-    assert (zswap.swap, zswap.claims) == ("zswap", presets.load("swap", presets.FIGURES).claims)
+    assert (zswap.swap, zswap.claims) == ("zswap", presets.load("swap").claims)
     assert cli.main(["figures", "nosuch"]) == 2
     assert "they are: luf-1G" in capsys.readouterr().err
 
@@ -177,10 +177,7 @@ def test_the_page_of_kept_results(tmp_path: Path, cache: Cache, capsys: Capture)
     page = tmp_path / "results.md"
     assert cli.main(["figures", "luf-256M", "--page", str(page)]) == 2
     assert "no result of these groups is kept" in capsys.readouterr().err and not page.exists()
-    page.write_text(
-        "# Mine\n\nwords\n\n## zz\n\nby hand\n\n"
-        "## luf-1G, Linux 6.12\n\nearlier\n\n## luf-256M, Linux 6.12\n\nold\n"
-    )
+    page.write_text("# Mine\n\nwords\n\n## zz\n\n## luf-1G, Linux 6.12\n\nearlier\n\n## luf-256M, Linux 6.12\n\nold\n")
     both: Any = {name: [[100.0, 110, 120, 130, 140], [5.0, 6, 7, 8, 9]] for name in ("flush_requests", "shootdown_ipis")}
     same: Any = {name: [[10.0, 11, 12, 13, 14]] * 2 for name in ("pages_scanned", "pages_reclaimed", "elapsed_s")}
     for at, version in enumerate(("6.12.1", "6.12.117", "7.3.4")):
@@ -198,10 +195,12 @@ def test_the_page_of_kept_results(tmp_path: Path, cache: Cache, capsys: Capture)
     assert "| shootdown IPIs | at most 0.08 | 120 | 7 | 0.058 |  |" in text
     assert "elapsed, s (emulated)" in text and "does not hold" not in text
     assert "0.058" in page.with_suffix(".svg").read_text()
-    for folder in cache.results.iterdir():
+    many = report_samples.result(preset="versions", sides=presets.load("versions").sides)
+    for folder, one in zip(cache.results.iterdir(), (many, kept, kept), strict=True):
         kept["preset"], kept["environment"]["kernel_source"] = "luf-1G", "6.12.117"
-        results.save(folder, kept)
+        results.save(folder, one)
     assert cli.main(["figures", "--page", str(page)]) == 0
     drawn = re.findall(r">([^<>]*), Linux (6.12|7.3)</", page.with_suffix(".svg").read_text())
     assert [version for _, version in drawn] == ["6.12", "6.12", "7.3"], "bars without a result stay, in the groups' order"
+    assert "|  |  | flush requests | 110 | 110 1.000 | 110 1.000 | 110 1.000 |" in page.read_text()
     assert cli.main(["figures", "--page", str(tmp_path)]) == 2

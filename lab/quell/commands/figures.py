@@ -17,6 +17,7 @@ SCHEMA = "quell.figures/2"
 EXAMPLES = """\
 ./quell figures
 ./quell figures luf-256M --runs 6
+./quell figures sizes --workload redis
 ./quell figures --json > figures.json
 ./quell figures --page docs/results.md
 """
@@ -25,6 +26,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``figures``."""
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="only these groups of figures.toml (all)")
+    parser.add_argument("--workload", "-w", action="append", metavar="NAME[,NAME...]", help="only these workloads")
     parser.add_argument("--runs", type=int, metavar="N", help="runs on each side (the group's own; 5)")
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
@@ -43,12 +45,15 @@ def main(args: argparse.Namespace) -> int:
     environments = {}
     for group in presets.groups(args.groups):
         ui.note(f"{group.name}: {group.about}")
-        preset = replace(group, runs=group.runs if args.runs is None else args.runs)
+        group = replace(group, runs=group.runs if args.runs is None else args.runs)
+        group = replace(group, workloads=args.workload) if args.workload else group
         accel = "tcg" if group.deterministic else args.accel  # the instruction counter needs TCG
-        request = engine.request(preset, accel=accel, kernel=args.kernel)
+        request = engine.request(group, accel=accel, kernel=args.kernel)
         result, folder = engine.compare(request, Cache())
         ui.note(f"kept in {folder}")
         rows += presets.check(group, result)
+        if not group.claims and not args.json:
+            table.print_result(result, ui.console())
         environments[group.name] = result["environment"]
     holds = [row["holds"] for row in rows]
     if args.json:

@@ -20,7 +20,6 @@ _HEADINGS = {
     "compare": "Comparison",
     "ladder": "The ladder: one mechanism more at each rung, then stock Linux",
     "scale": "The ladder with more CPUs",
-    "sizes": "Fixed sizes of anonymous folios, and Quell's choice",
 }
 # Kinds of verdicts (classes of the style sheet), and their marks.
 MARKS = {"better": "●", "worse": "▲", "same": "■", "few": "×"}
