@@ -61,7 +61,8 @@ _HEAD = """<!-- SPDX-License-Identifier: GPL-2.0-only -->
 # The last `./quell test{}`, part by part
 
 Written by `./quell test --record FILE`. *Inputs* is a digest of what the part depends on: the files of the repository, the
-kernel source, the compiler and QEMU. `--resume` runs a part again when its digest is another one, or when it did not pass.
+kernel source, the compiler and QEMU. Parts without a row have no recorded run. `--resume` runs a part again when its digest
+is another one, or when it did not pass.
 
 | part | passed | failed | skipped | took | when (UTC) | commit | inputs | why skipped |
 |---|---:|---:|---:|---:|---|---|---|---|

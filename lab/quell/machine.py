@@ -44,6 +44,7 @@ DETERMINISTIC_BOOT_S = 15.0
 PROBE_TIMEOUT_S = 15.0
 # Setting: the classic LRU lists, not MGLRU, which is on by default as in distributions.
 CLASSIC_LRU = "/sys/kernel/mm/lru_gen/enabled=0"
+ACCEL_HELP = "KVM or emulation (auto: KVM if a guest boots under it)"
 SWAPS = ("ramdisk", "zram", "zswap")
 # In about 200 boots under TCG, QEMU 10.0 was ended by signal 6 three times and a guest died of a
 # removed breakpoint once (qemu.py); in 150 others one waited forever for a timer interrupt during

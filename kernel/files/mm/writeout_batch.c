@@ -17,7 +17,7 @@
  * unmapping pages", July 2015; Linux 4.3) left this open. Vinay Banakar and Rik van Riel
  * ("mm/vmscan: batch TLB flush during memory reclaim", v2, March 2025) and Zhang Peng ("mm: batch
  * TLB flushing for dirty folios in vmscan", v4, May 2026) differ in the locks: the first keeps
- * each folio locked until it is written, the second unlocks it before the flush. Here it stays
+ * each folio locked until it is written, the second relocks a batch for the flush. Here it stays
  * locked until the flush, not longer.
  *
  * writeout_batch_add() sets a folio aside. writeout_batch_due() decides when writeout_batch_next()

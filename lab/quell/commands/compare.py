@@ -42,23 +42,23 @@ sudo ./quell compare --here -- make -j4
 def add_arguments(parser: argparse.ArgumentParser, name: str = "compare") -> None:
     """The options of the preset ``name``'s command; some are those of ``compare`` alone."""
     preset, add = presets.load(name), parser.add_argument
-    many, switch = dict[str, Any](action="append"), dict[str, Any](action="store_true")
+    many, switch, own = dict[str, Any](action="append"), dict[str, Any](action="store_true"), name == "compare"
     usual = ", ".join(preset.workloads) or "the standard ones"
     parser.set_defaults(preset=name)
     add("--runs", type=int, metavar="N", help=f"runs on each side ({preset.runs})")
     add("--workload", "-w", **many, metavar="NAME[,NAME...]", help=f"only these workloads ({usual})")
-    add("--memory", metavar="SIZE", help="guest memory, as in 512M (the workload's own; 1G for --)")
-    cpus = "guest CPUs, each number measured by itself (the workload's own; 2 for --)"
+    add("--memory", metavar="SIZE", help=f"guest memory, as in 512M (the workload's own{'; 1G for --' * own})")
+    cpus = f"guest CPUs, each number measured by itself (the workload's own{'; 2 for --' * own})"
     add("--cpus", **many, metavar="N[,N...]", help=cpus)
     add("--json", **switch, help="print the result object, no table")
-    if name == "compare":
+    if own:
         side = "a side to compare, two or more; a word without = belongs to the parameter before it"
         add("--side", **many, metavar=sides.FORM, help=side)
         add_data(parser)
         add("--here", **switch, help="run your command on this machine; it has to run a Quell kernel")
         add("--keep-caches", **switch, help="with --here, do not drop the page cache before each run")
         add("--timeout", type=float, default=600, metavar="S", help="seconds for a run of your command (600)")
-    add("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    add("--accel", choices=("auto", "kvm", "tcg"), default="auto", help=machine.ACCEL_HELP)
     add("--deterministic", **switch, help="clock of guest instructions, data on a RAM disk: slow, repeatable")
     add("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
 

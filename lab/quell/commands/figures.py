@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from quell import engine, figures_page, presets, source, table, ui
+from quell import engine, figures_page, machine, presets, source, table, ui
 from quell.paths import Cache
 
 SCHEMA = "quell.figures/2"
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="only these groups of figures.toml (all)")
     parser.add_argument("--workload", "-w", action="append", metavar="NAME[,NAME...]", help="only these workloads")
     parser.add_argument("--runs", type=int, metavar="N", help="runs on each side (the group's own; 5)")
-    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto", help=machine.ACCEL_HELP)
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument("--json", action="store_true", help="print one object, no table")
     page = "measure nothing; write the newest kept result of each group into this page (Markdown, with a chart)"
@@ -45,10 +45,9 @@ def main(args: argparse.Namespace) -> int:
     environments = {}
     for group in presets.groups(args.groups):
         ui.note(f"{group.name}: {group.about}")
-        group = replace(group, runs=group.runs if args.runs is None else args.runs)
-        group = replace(group, workloads=args.workload) if args.workload else group
-        accel = "tcg" if group.deterministic else args.accel  # the instruction counter needs TCG
-        request = engine.request(group, accel=accel, kernel=args.kernel)
+        runs = group.runs if args.runs is None else args.runs
+        group = replace(group, runs=runs, workloads=args.workload or group.workloads)
+        request = engine.request(group, accel="tcg" if group.deterministic else args.accel, kernel=args.kernel)
         result, folder = engine.compare(request, Cache())
         ui.note(f"kept in {folder}")
         rows += presets.check(group, result)

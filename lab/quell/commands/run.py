@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='boot parameters, as in "quell=off"; may be repeated',
     )  # fmt: skip
     compare.add_data(parser)
-    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
+    parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto", help=machine.ACCEL_HELP)
     parser.add_argument("--kernel", default=source.DEFAULT, metavar="LINUX", help=source.OPTION_HELP)
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds (3600; no limit on a terminal)")
 

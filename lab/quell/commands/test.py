@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="the first seed of fuzz (random without it)")
     parser.add_argument(
         "--resume", action="store_true",
-        help="leave out parts, and tests of an interrupted part, that passed with the same files of this repository",
+        help="leave out parts, and tests of an interrupted part, that passed with the same inputs",
     )
     parser.add_argument(
         "--record", type=Path, metavar="FILE",
