@@ -19,6 +19,15 @@ read_only() {
 	mount -o loop,ro $I $M
 }
 
+# on_file TYPE: mount the image itself, not a loop device. tmpfs cannot be below it.
+on_file() {
+	umount $M
+	mkdir /dev/shm/ram
+	mount -t ramfs ram /dev/shm/ram
+	mv $I /dev/shm/ram
+	mount -t $1 -o ro /dev/shm/ram/image $M
+}
+
 # A block group smaller than 100M has no free space cache. mkfs.btrfs has -O instead of -R after
 # version 6.2.
 make_btrfs() {
