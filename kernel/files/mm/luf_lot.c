@@ -86,7 +86,7 @@ static unsigned long luf_lot_count(struct luf_lot *lot, struct folio *folio, lon
 
 /*
  * Put @list on the deferred-free list. Returns whether the caller should move the clock: with every
- * 31 pages, as in a batch of reclaim, not with each folio: every context switch reads its line.
+ * 31 pages, as in a batch of reclaim, not with each smaller folio: context switches read its line.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 			unsigned long *nr_pages)
