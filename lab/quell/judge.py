@@ -200,7 +200,7 @@ def _eligible(plan: Plan, figures: Mapping[str, Any], sides: Sequence[Side]) -> 
         if parked["median"] < _FEW_ELIGIBLE * taken["median"]:
             return [
                 f"Reclaim took {taken['median']:,.0f} pages of files on {side.name}, and lazy unmap flush could defer "
-                "the flush of hardly any: it takes files on ext4, xfs, btrfs, f2fs, erofs and squashfs. In a guest "
-                "--data PATH gives the command's data such a disk."
+                "the flush of hardly any: it takes pages that a program has mapped, not read, of files on ext4, xfs, "
+                "btrfs, f2fs, erofs and squashfs. In a guest --data PATH gives the command's data such a disk."
             ]
     return []
