@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
     holds = [row["holds"] for row in rows]
     if args.json:
         print(json.dumps({"schema": SCHEMA, "environments": environments, "figures": rows}, indent=1))
-    else:
+    elif rows:
         table.print_claims(rows, ui.console())
         print(f"{sum(holds)} of {len(holds)} figures hold")
     return 0 if all(holds) else 1
