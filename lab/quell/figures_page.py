@@ -63,11 +63,10 @@ def _section(group: presets.Preset, result: Mapping[str, Any], heading: str) -> 
     conditions += [f"swap on {group.swap}"] * bool(group.swap) + [f"sides {settings}"] * bool(settings)
     names = [side.name for side in group.sides]
     rows = _claims(group, result) if group.claims else _shown(group, result)
-    head = " | ".join(["claim", *names, "ratio", ""] if group.claims else [*names, ""])
-    rule = "|---" * (3 + bool(group.claims)) + "|---:" * (len(names) + bool(group.claims)) + "|---" * bool(group.claims)
+    columns = ["workload", "guest", "figure", *(["claim", *names, "ratio", ""] if group.claims else names)]
     lines = [
         heading, "", f"{group.about[0].upper()}{group.about[1:]}.", "", "; ".join(conditions) + ".", "",
-        f"| workload | guest | figure | {head.rstrip(' ')}{' |' * bool(group.claims)}", f"{rule}|",
+        f"| {' | '.join(columns)} |", "".join("|---:" if one in (*names, "ratio") else "|---" for one in columns) + "|",
     ]  # fmt: skip
     before = ("", "")
     for one, name, cells in rows:

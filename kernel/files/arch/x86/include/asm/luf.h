@@ -72,6 +72,7 @@ static inline void luf_debug_caught_up(void)
 /*
  * Has @cpu, in mm_cpumask(@mm), loaded @mm? Called after tlb_gen was raised. Since 6.14 CPUs that
  * left stay in the mask; switch_mm_irqs_off() orders LOADED_MM_SWITCHING before reading tlb_gen.
+ * The checker notes each CPU that has.
  */
 static inline bool arch_luf_has_loaded(unsigned int cpu, struct mm_struct *mm)
 {
