@@ -39,7 +39,8 @@ _DATA = 256
 _WRONG = re.compile(
     r"^(?:not ok: .*"
     r"|# VIOLATION(?!.*ended with (?:exit code|signal 9)).*"
-    r"|not ok \d+ .*\b[1-9]\d* (?:stale|wrong|violations|words are wrong|of them (?:secrets|not zero)).*"
+    r"|.*(?:page \d+: \d+ was written, |\bwrites to \d+ pages of \d+ were lost).*"
+    r"|not ok \d+ .*(?:\b[1-9]\d* (?:stale|wrong|violations|words are wrong|of them (?:secrets|not zero))|not as they were).*"
     r"|not ok \d+ luf_migrate lost writes, .*: in [1-9].*)$",
     re.M,
 )

@@ -55,6 +55,9 @@ static const char luf_torture[] = "luf_torture DATA --seconds %d20 --seed %s";
 static const char * const others[] = {
 	"rmap_torture LARGE --seconds %d20 --workers %d4 --seed %s",
 	"rmap_torture DATA --seconds %d20 --workers %d4 --seed %s",
+	"rmap_batch LARGE 1",
+	"writeout_batch 0.5",
+	"gather_range %d200",
 	"luf_stale DATA %d3",
 	"luf_migrate DATA %d4",
 	"folio_order DATA races",
