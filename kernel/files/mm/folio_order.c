@@ -24,10 +24,9 @@
  *  - Untouched pages are no evidence. All PTEs of a block are young from the beginning but two,
  *    the *probes*: at the block's end that is far from the fault, and in its middle. The CPU sets
  *    their accessed bits with the first access, at a cost of two such assists per block. Reclaim
- *    clears accessed bits, too; that makes runs shorter and does no harm. Faults of
- *    get_user_pages() count old pages as well, since MAP_POPULATE and mlock() populate without an
- *    access. folio_order_probe(), folio_order_used() [probes_test, random_test, strided_test;
- *    random, strided, mlock]
+ *    and fork clear accessed bits, too; then runs are shorter. Faults of get_user_pages() count old
+ *    pages as well: MAP_POPULATE and mlock() populate without an access. folio_order_probe(),
+ *    folio_order_used() [probes_test, random_test, strided_test; random, strided, mlock]
  *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
  *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
  *    from SCORE_COLD down twice a run is needed, from SCORE_RANDOM down two of 16 pages are
@@ -283,7 +282,7 @@ static union folio_order_hint folio_order_note(const struct folio_order_fault *f
 	return hint;
 }
 
-/* Faults without any of these are of get_user_pages(), and mostly populate memory. */
+/* Faults without any of these are of get_user_pages(), or futexes; most populate memory. */
 #define FOLIO_ORDER_ACCESS (FAULT_FLAG_USER | FAULT_FLAG_INTERRUPTIBLE | FAULT_FLAG_REMOTE)
 
 /* The orders that are left to this mechanism. */
@@ -304,19 +303,20 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
 }
 
 /*
- * Blocks use up free memory faster than single pages: wake kswapd halfway between the high
- * watermark, where it stops, and the low one, where the page allocator wakes it for others.
+ * Blocks use up free memory faster than single pages: wake kswapd if no node has more than half of
+ * the way from low to high. The page allocator wakes it if none is above low.
  */
 static void folio_order_wake_kswapd(unsigned int order)
 {
 	struct zonelist *zones = node_zonelist(numa_mem_id(), GFP_HIGHUSER_MOVABLE);
-	int highest = gfp_zone(GFP_HIGHUSER_MOVABLE);
-	struct zone *zone = zonelist_zone(first_zones_zonelist(zones, highest, NULL));
-	unsigned long mark = (low_wmark_pages(zone) + high_wmark_pages(zone)) / 2;
+	struct zoneref *at, *first = first_zones_zonelist(zones, ZONE_MOVABLE, NULL);
+	struct zone *zone;
 
-	/* kswapd stays asleep if another zone of the node is above its high watermark. */
-	if (!zone_watermark_ok(zone, 0, mark + BIT(order), highest, 0))
-		wakeup_kswapd(zone, GFP_HIGHUSER_MOVABLE, 0, highest);
+	for_each_zone_zonelist(zone, at, zones, ZONE_MOVABLE)
+		if (zone_watermark_ok(zone, 0, BIT(order) + low_wmark_pages(zone) / 2 +
+				      high_wmark_pages(zone) / 2, ZONE_MOVABLE, 0))
+			return;
+	wakeup_kswapd(zonelist_zone(first), GFP_HIGHUSER_MOVABLE, 0, ZONE_MOVABLE);
 }
 
 /* Allocate the largest of @orders that can be had at the fault. */
