@@ -219,7 +219,7 @@ static DEFINE_PER_CPU(unsigned int, luf_debug_run_nr);
  * luf_debug_run - the next record of a flush covers several PTEs
  * @nr:	how many; 0 after the record was made
  *
- * Under the page table lock. Linux before 6.18 makes a record of one address.
+ * Under the page table lock. 6.12 makes a record of one address.
  */
 void luf_debug_run(unsigned int nr)
 {

@@ -56,10 +56,7 @@ static inline void cond_install_uffd_wp_ptes(struct vm_area_struct *vma, unsigne
 }
 #endif
 
-/*
- * Does stock unmap runs of PTEs of @folio by itself? Since 6.18, for files and lazily freed
- * memory.
- */
+/* Does stock unmap runs of PTEs of @folio by itself? 7.3: of files and lazily freed memory. */
 static inline bool stock_unmaps_runs(const struct folio *folio)
 {
 	return !QUELL_LINUX_6_12 && !(folio_test_anon(folio) && folio_test_swapbacked(folio));
@@ -186,6 +183,7 @@ static inline unsigned long deferred_split_walk(int nid, struct mem_cgroup *memc
 	unsigned long walked = 0;
 
 	spin_lock_irq(&queue->split_queue_lock);
+	nr = min(nr, queue->split_queue_len);
 	list_for_each_entry_safe(folio, next, &queue->split_queue, _deferred_list) {
 		if (walked++ == nr)
 			break;
@@ -215,8 +213,11 @@ static inline enum lru_status deferred_split_one(struct list_head *item,
 	return LRU_ROTATE;
 }
 
+/* A cgroup without a list of its own, as the root, would return that of memcg NULL. */
 static inline unsigned long deferred_split_count(int nid, struct mem_cgroup *memcg)
 {
+	if (memcg && memcg_kmem_id(memcg) < 0)
+		return 0;
 	return list_lru_count_one(&deferred_split_lru, nid, memcg);
 }
 

@@ -4,7 +4,7 @@
  * runs, as zap has done since 6.9.
  *
  * Stock clears them one by one, each with a record of the deferred flush, an update of the rmap
- * and of a counter, and a reference. Since 6.18 try_to_unmap() has runs for files and for lazily
+ * and of a counter, and a reference. In 7.3 try_to_unmap() has runs for files and for lazily
  * freed memory; these stay with stock (stock_unmaps_runs()).
  *
  * First published by Ryan Roberts for zap ("mm: Batch-clear PTE ranges during zap_pte_range()",

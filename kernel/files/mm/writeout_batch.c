@@ -32,8 +32,8 @@
  *    try_to_unmap_flush(). writeout_batch_flush() [WRITEOUT_NO_FLUSH, WRITEOUT_FLUSH_LATE]
  *  - A folio is locked from its unmapping to the flush. Code that locks it and finds it unmapped
  *    may assume that no CPU writes to it: UFFDIO_MOVE of a swap entry, which gives it to another
- *    address, hole punching in shmem, after which no write may be lost, and i915, which writes
- *    shmem folios itself. writeout_batch_flush()
+ *    address, hole punching in shmem, after which no write may be lost, and i915 and (7.3) TTM,
+ *    which write shmem folios themselves. writeout_batch_flush()
  *  - At most WRITEOUT_BATCH_MAX pages are locked, and those of one more folio.
  *    writeout_batch_due()
  *  - These locks cause no deadlock. Meanwhile reclaim only trylocks other folios. It blocks on the
@@ -145,7 +145,7 @@ void writeout_batch_flush(struct writeout_batch *batch)
  *			khugepaged on a page table) flush before they unlock the folio or the
  *			page table.
  *	pinned		activated, as a pinned folio that stock finds unmapped.
- *	under writeback	by i915 or zswap: put back. Once that has ended: clean, so freed.
+ *	under writeback	by i915 or TTM: put back. Once that has ended: clean, so freed.
  *	not in the swap cache any more, or truncated
  *			swapoff, exit, the OOM reaper, MADV_FREE of its swap entry, a hole in a
  *			shmem file: folio_mapping() is NULL, and the folio is put back, as in stock.
