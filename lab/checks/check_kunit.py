@@ -21,7 +21,7 @@ from quell import build, machine, prereq, proc, source
 from quell.errors import QuellError
 from quell.paths import Cache
 
-SUITES = ("quell", "luf", "rmap_batch", "early_ack", "early_ack_kvm", "folio_order")
+SUITES = ("quell", "luf", "luf_lot", "rmap_batch", "early_ack", "early_ack_kvm", "folio_order")
 # KUnit's status words, as those of the table of selftests.
 _WORDS = {"PASS": "ok", "SKIP": "skip"}
 # Some of Linux's tests loop for a minute under emulation.

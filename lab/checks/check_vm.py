@@ -204,10 +204,10 @@ def _top_counts(results: Results, what: str, found: Mapping[str, Any], initiator
 
 @_on_each
 @pytest.mark.full
-@pytest.mark.parametrize("cpus", [2, 4])
+@pytest.mark.parametrize("cpus", [*[2] * 10, 4])
 def test_many_shootdowns(bench: Bench, cpus: int, results: Results, programs: dict[str, Path]) -> None:
     """early_ack for hours."""
-    # Spinning on more CPUs than the host has stalls the others.
-    rounds = _FULL_ROUNDS if cpus <= (os.cpu_count() or 1) else _FULL_ROUNDS // 1000
+    # --resume goes on with the next guest. Spinning on more CPUs than the host has stalls the others.
+    rounds = _FULL_ROUNDS // (10 if cpus <= (os.cpu_count() or 1) else 1000)
     words = [str(programs["early_ack"]), str(rounds)]
-    tap.count(results, bench.guest(results, words, cpus=cpus, timeout=8 * 3600))
+    tap.count(results, bench.guest(results, words, cpus=cpus, timeout=3600))

@@ -68,6 +68,7 @@ SELFTESTS = (
     Prerequisite("/usr/include/numa.h", "libnuma-dev", "compiles the kernel's selftests"),
     Prerequisite("/usr/include/liburing.h", "liburing-dev", "compiles the kernel's selftests"),
     Prerequisite("/usr/include/popt.h", "libpopt-dev", "compiles the kernel's selftests"),
+    Prerequisite("/usr/include/uuid/uuid.h", "uuid-dev", "compiles the kernel's selftests"),
     Prerequisite("setpriv", "util-linux", "runs the kernel's selftests"),
     Prerequisite("losetup", "mount", "runs the kernel's selftests"),
 )
