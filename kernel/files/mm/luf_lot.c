@@ -41,7 +41,6 @@ enum luf_drain_reason {
 struct luf_lot {
 	spinlock_t lock;		/* protects all below but @freeing */
 	struct list_head folios;	/* oldest generation first; it is in folio->private */
-	u64 newest;			/* generation, also of what is held */
 	unsigned long nr_pages;
 	unsigned long nr_zone[MAX_NR_ZONES];
 	struct rw_semaphore freeing;	/* read: from taking folios out until they are free */
@@ -103,7 +102,6 @@ static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 		*nr_pages += luf_lot_count(lot, folio, 1);
 	}
 	list_splice_tail_init(list, &lot->folios);
-	WRITE_ONCE(lot->newest, max(lot->newest, label));
 	return (before + *nr_pages) / FOLIO_BATCH_SIZE != before / FOLIO_BATCH_SIZE;
 }
 
@@ -221,17 +219,16 @@ static unsigned long luf_drain_aged(int nid)
 
 /*
  * Release all pages that wait on node @nid, after a flush if one is due: to keep some would save no
- * IPI. Returns whether any waited; the flush of another drain may serve them. May sleep.
+ * IPI. Returns whether there were any; another drain may have released them first. May sleep.
  */
 static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 {
+	u64 newest = luf_now();
 	unsigned long nr_pages;
 	bool flushed;
-	u64 newest;
 
 	if (!luf_waits(nid))
 		return false;
-	newest = READ_ONCE(luf_lots[nid]->newest);
 	flushed = luf_flush(newest);
 	nr_pages = luf_release(nid, newest);
 	if (!flushed)
@@ -334,7 +331,6 @@ bool luf_hold(struct folio *folio)
 			WRITE_ONCE(lot->nr_held, i + 1);
 		}
 		lot->held[i].label = luf_now();
-		WRITE_ONCE(lot->newest, lot->held[i].label);
 	}
 	spin_unlock(&lot->lock);
 	if (room)

@@ -264,28 +264,6 @@ static void luf_lot_kswapd_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, left, 0);
 }
 
-/* The flush of another drain serves a drain, if it is as new as the pages that wait. */
-static void luf_lot_need_test(struct kunit *test)
-{
-	struct pglist_data *pgdat = NODE_DATA(first_memory_node);
-	u64 before = 0, done = 1;
-	int i;
-
-	/* The timer may flush in between. */
-	for (i = 0; i < 100 && done != before; i++) {
-		luf_drain_all();
-		luf_test_wait(test, pgdat, 1);
-		luf_flush(luf_now());
-		before = luf_done();
-		atomic64_inc(&luf_clock);
-		luf_test_newest();
-		luf_drain_node(pgdat->node_id, LUF_DRAIN_OTHER);
-		done = luf_done();
-	}
-	KUNIT_EXPECT_EQ(test, done, before);
-	KUNIT_EXPECT_EQ(test, luf_parked(pgdat->node_id), 0);
-}
-
 /* Waiting pages count for kswapd's target, and not for the low watermark. */
 static void luf_lot_balanced_test(struct kunit *test)
 {
@@ -343,7 +321,6 @@ static struct kunit_case luf_lot_cases[] = {
 	KUNIT_CASE(luf_lot_label_test),
 	KUNIT_CASE(luf_lot_order_test),
 	KUNIT_CASE(luf_lot_oom_test),
-	KUNIT_CASE(luf_lot_need_test),
 	KUNIT_CASE(luf_lot_kswapd_test),
 	KUNIT_CASE(luf_lot_balanced_test),
 	KUNIT_CASE(luf_lot_limit_test),
