@@ -147,7 +147,7 @@ def test_the_projects_figures(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(engine, "compare", compare)
     assert cli.main(["figures", "luf-cpus", "--json"]) == 1
     asked = compare.call_args.args[0]
-    assert (asked.cpus, asked.memory, asked.runs) == ((4, 8), 512 << 20, 3)
+    assert (asked.cpus, asked.memory, asked.runs) == ((4, 8), 256 << 20, 3)
     rows = json.loads(capsys.readouterr().out)
     assert rows["schema"] == figures.SCHEMA and not any(row["holds"] for row in rows["figures"])
     assert cli.main(["figures", "luf-cpus"]) == 1
