@@ -118,9 +118,9 @@ def _judge(figures: dict[str, Any], matters: Sequence[str], sides: Sequence[str]
                 against["p"] = round(corrected[name], 6)
                 against["verdict"] = stats.verdict(
                     a, b, corrected[name], len(judged),
-                    higher_is_better=figure["better"] == "more", events=name in counters.EVENTS,
+                    higher_is_better=figure["better"] == "more", least=counters.LEAST.get(name, 0),
                 )  # fmt: skip
-                if name in bare and max(side["median"] for side in both[bare[name]]) < stats.LEAST_EVENTS:
+                if name in bare and max(side["median"] for side in both[bare[name]]) < counters.LEAST[bare[name]]:
                     against["verdict"] = stats.SAME
             figure["against"][other] = against
 

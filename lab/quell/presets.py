@@ -101,10 +101,10 @@ def _row(group: Preset, claim: Claim, comparison: Mapping[str, Any], sides: Sequ
     base, other = (figure["sides"].get(side["name"]) for side in sides[:2])
     if not base or not other:
         raise QuellError(f"workload {comparison['workload']} gave no figure {name}")
-    more, events = figure["better"] == "more", name in counters.EVENTS
-    ratio, verdict = stats.compare(base["runs"], other["runs"], higher_is_better=more, events=events)
+    more = figure["better"] == "more"
+    ratio, verdict = stats.compare(base["runs"], other["runs"], higher_is_better=more, least=counters.LEAST.get(name, 0))
     share = float("nan") if ratio is None else ratio  # nothing holds of nan
-    least = max(group.tolerance * abs(base["median"]), group.slack * events)
+    least = max(group.tolerance * abs(base["median"]), group.slack * (name in counters.EVENTS))
     text, holds = {
         "<=": (f"ratio at most {bound:g}", share <= bound),
         ">=": (f"ratio at least {bound:g}", share >= bound),

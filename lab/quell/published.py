@@ -44,7 +44,7 @@ def direction(row: Published, before: Sequence[float], after: Sequence[float]) -
 
     Ours shows none when the rank test finds none. With too few runs for the test the medians decide.
     """
-    ratio, verdict = stats.compare(before, after, events=row.figure in counters.EVENTS)
+    ratio, verdict = stats.compare(before, after, least=counters.LEAST.get(row.figure, 0))
     ours = 1.0 if verdict == stats.SAME else math.inf if ratio is None else ratio
     mine, theirs = (0 if abs(one - 1) < stats.LEAST_SHARE else math.copysign(1, one - 1) for one in (ours, row.ratio))
     return "agrees" if mine == theirs else "none" if 0 in (mine, theirs) else "opposite"

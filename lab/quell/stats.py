@@ -20,8 +20,6 @@ SAME = "no difference"
 ALPHA = 0.05
 # The least effect: medians closer than this share of the base count as equal.
 LEAST_SHARE = 0.01
-# Events that differ by fewer than this count as equal: the start of a process causes a few.
-LEAST_EVENTS = 16
 # Number of arrangements of tied runs that are enumerated (ten runs a side), or drawn with a fixed seed.
 _ENUMERATED = 200_000
 
@@ -79,23 +77,22 @@ def too_few(figures: int) -> str:
 
 def verdict(
     base: Mapping[str, Any], other: Mapping[str, Any], p: float, figures: int = 1,
-    *, higher_is_better: bool = False, events: bool = False,
+    *, higher_is_better: bool = False, least: Number = 0,
 ) -> str:  # fmt: skip
     """BETTER, WORSE, SAME or ``too_few()``, for two sides' summaries.
 
     ``p`` is corrected for ``figures``, the number judged together. An effect below
-    LEAST_SHARE (with ``events`` also below LEAST_EVENTS) is no difference.
+    LEAST_SHARE of the base, or below ``least``, is no difference.
     """
     if min(len(base["runs"]), len(other["runs"])) < runs_needed(figures):
         return too_few(figures)
-    least = max(LEAST_SHARE * abs(base["median"]), LEAST_EVENTS * events)
     difference = other["median"] - base["median"]
-    if p > ALPHA or difference == 0 or abs(difference) < least:
+    if p > ALPHA or difference == 0 or abs(difference) < max(LEAST_SHARE * abs(base["median"]), least):
         return SAME
     return BETTER if (difference < 0) != higher_is_better else WORSE
 
 
-def compare(base: Sequence[Number], other: Sequence[Number], **how: bool) -> tuple[float | None, str]:
+def compare(base: Sequence[Number], other: Sequence[Number], **how: Any) -> tuple[float | None, str]:
     """(ratio of medians, verdict) of one figure judged by itself; ``how`` as verdict() takes it."""
     a, b = summarize(base), summarize(other)
     assert a and b

@@ -66,7 +66,7 @@ def test_correction_and_the_runs_that_it_needs() -> None:
 
 
 def test_verdicts() -> None:
-    def judged(a: Sequence[float], b: Sequence[float], **how: bool) -> str:
+    def judged(a: Sequence[float], b: Sequence[float], **how: Any) -> str:
         return stats.compare(a, b, **how)[1]
 
     low, high = [10, 11, 12, 13], [20, 21, 22, 23]
@@ -75,8 +75,8 @@ def test_verdicts() -> None:
     assert judged(low, [12, 13, 14, 15]) == stats.SAME  # p = 0.11
     assert judged(low[:3], high[:3]) == "too few runs to tell (4 would do)"
     assert judged([1000] * 4, [1009] * 4) == stats.SAME  # less than the least effect
-    assert judged([1] * 4, [16] * 4, events=True) == stats.SAME
-    assert judged([1] * 4, [18] * 4, events=True) == stats.WORSE
+    assert [judged([1] * 4, [n] * 4, least=counters.LEAST["minor_faults"]) for n in (16, 18)] == [stats.SAME, stats.WORSE]
+    assert judged([23452] * 4, [23708] * 4, least=counters.LEAST["peak_memory_kb"]) == stats.SAME
     assert [stats.ratio(0, 0), stats.ratio(0, 1), stats.ratio(4, 2)] == [1.0, None, 0.5]
 
 
