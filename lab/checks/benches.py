@@ -19,7 +19,7 @@ SELFTESTS = "files/tools/testing/selftests/quell"
 # The RAM disk that selftests swap to.
 BRD = "brd.rd_size=32768"
 # A guest takes a minute, longer on a busy host.
-_TIMEOUT_S = 900
+_TIMEOUT_S = 1800
 # Lines that are kept after a complaint of the kernel.
 _TRACE_LINES = 40
 

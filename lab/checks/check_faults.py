@@ -133,7 +133,6 @@ def _boot_disk(
     rundir.mkdir()
     guest = machine.Machine(
         accel=machine.choose_accelerator("auto", kernel.image, cache).name, memory=_CUT_MEMORY,
-        append=("no_timer_check",),
         qemu=("-drive", f"if=none,id=cut,file={disk},format=raw", "-device", "virtio-blk-pci,drive=cut"),
     )  # fmt: skip
     times = steps.patience()
@@ -196,8 +195,7 @@ def test_fault(fault: Fault, origin: source.Source, programs: dict[str, Path], c
     ready = _readers(cache)
     text = script(fault, seconds, ready.argv, programs["luf_torture"].parent)
     step = steps.Step(fault.name, text, seconds + _MARGIN_S)
-    append = ("no_timer_check", *fault.append)
-    guest = machine.Machine(memory=machine.parse_memory(fault.memory), cpus=fault.cpus, append=append)
+    guest = machine.Machine(memory=machine.parse_memory(fault.memory), cpus=fault.cpus, append=fault.append)
     said = steps.boot(fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs)[fault.name]
     steps.keep(cache.logs / "faults", fault.name, said.whole())
     settle(judge(fault, said))

@@ -73,9 +73,7 @@ class Fuzz:
         command = shlex.join(map(str, (*argv, self.seconds, self.seed, *more)))
         step = steps.Step(name, command, self.seconds + _MARGIN_S, before)
         nodes = (node * machine.MIB,) * 2
-        guest = machine.Machine(
-            memory=sum(nodes), nodes=nodes, cpus=cpus, append=("no_timer_check", BRD, "brd.rd_nr=2")
-        )
+        guest = machine.Machine(memory=sum(nodes), nodes=nodes, cpus=cpus, append=(BRD, "brd.rd_nr=2"))
         said = steps.boot("debug", self.image, guest, [step], self.cache, data=data, stage=stage)[name]
         steps.keep(self.cache.logs / "fuzz", f"{name}-{self.seed}", said.whole())
         self.results.add(judge(f"{name}, --seed {self.seed}", said))

@@ -253,7 +253,7 @@ def test_program(
     except UsageError as error:
         pytest.skip(error.message)
     disks.make_ext4(disk, root, room=program.room * machine.MIB)
-    guest = machine.Machine(memory=machine.parse_memory(program.memory), append=("no_timer_check",))
+    guest = machine.Machine(memory=machine.parse_memory(program.memory))
     before = scenario.FOLDER / f"programs/{name}-before.sh"
     first = f"cd {DATA_DIR}\n{before.read_text() if before.exists() else ''}\necho 3 > /proc/sys/vm/drop_caches"
     step = steps.Step(name, script(program), program.limit, first)

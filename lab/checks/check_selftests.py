@@ -32,8 +32,7 @@ _FORMAT = 2
 # Two nodes, for page migration; half a gigabyte may go to huge pages.
 _NODE = 768 * machine.MIB
 _SWAP_KB = 131072
-# The kernel's timer check panics if the host stalls the guest's CPU.
-_APPEND = (f"brd.rd_size={_SWAP_KB}", "no_timer_check")
+_APPEND = (f"brd.rd_size={_SWAP_KB}",)
 # Tests per boot: a hang of the whole guest is noticed only when all of them are overdue.
 _GROUP = 12
 # Runs of a test that differs, the first included, and of one that still differs after these. A test

@@ -147,7 +147,7 @@ def test_stressors(results: Results, origin: source.Source, cache: Cache, disk: 
     todo = [step_of(name, [name], seconds) for name in STRESSORS]
     todo.append(step_of(TOGETHER, list(STRESSORS), seconds))
     found: dict[str, Runs] = {step.name: {} for step in todo}
-    append = (f"brd.rd_size={_SWAP_KB}", "no_timer_check")
+    append = (f"brd.rd_size={_SWAP_KB}",)
     guest = machine.Machine(memory=2 * _NODE, nodes=(_NODE,) * 2, append=append)
     for number, kernel in enumerate([*COMPARED * rounds, DEBUG]):
         ui.note(f"the stressors on {kernel}")

@@ -285,9 +285,9 @@ def command_line(
 
     # Warnings are logged; an oops ends the guest at once.
     kernel = [*_ROOT, "console=ttyS0", "loglevel=5", "panic=-1", "oops=panic"]
-    # On a busy host an emulated timer may tick too late for Linux' check at boot, which then
-    # panics. Under KVM Linux skips it by itself.
-    kernel.append("no_timer_check")
+    # On a busy host an emulated timer may tick too late for Linux' check at boot, which then panics (under
+    # KVM Linux skips it), and a CPU may stop for more than the 20 s of a soft lockup or an RCU stall.
+    kernel += ["no_timer_check", "watchdog_thresh=60", "rcupdate.rcu_cpu_stall_timeout=120"]
     if job.swap:
         # The second RAM disk; writes allocate its memory.
         kernel.append("brd.rd_nr=2")

@@ -61,7 +61,7 @@ def gone(pid_file: Path) -> bool:
     """True if the process of this number ends soon; a zombie has ended."""
     def ended() -> bool:
         try:
-            return Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            return Path(f"/proc/{int(pid_file.read_text() or -1)}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
         except (FileNotFoundError, ProcessLookupError):
             return True
 

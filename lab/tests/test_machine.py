@@ -161,8 +161,8 @@ def guest(tmp_path: Path, monkeypatch: Patch) -> Iterator[Scripted]:
 
 
 @pytest.mark.parametrize(("script", "limits", "kind", "says", "detail"), [
-    ("echo last words > console.log; exec sleep 60", {"boot_timeout": 0.3},
-     watch.GuestTimeout, "did not boot within 0.3 s", "last words"),
+    ("echo last words > console.log; exec sleep 60", {"boot_timeout": 2},
+     watch.GuestTimeout, "did not boot within 2 s", "last words"),
     ("cat sent > frames; trap '' TERM; exec sleep 60", {"timeout": 0.2},
      watch.GuestTimeout, "command in the guest did not end within 0.2 s", ""),
     *((f"cat sent > frames; cat panic > console.log{ends}", {},
@@ -175,7 +175,7 @@ def test_guest_that_fails(
     start = time.monotonic()
     error = fails(kind, says, guest.run, script, accel="kvm", **limits)
     assert error.log and error.log.parent == guest.rundir and error.exit_code == 1 and detail in error.detail
-    assert not limits or time.monotonic() - start < 3
+    assert not limits or time.monotonic() - start < 20
 
 
 def test_a_time_out_shows_the_cpus(guest: Scripted) -> None:
@@ -191,7 +191,7 @@ def test_power_is_cut_when_it_is_asked_for(guest: Scripted) -> None:
     start, console = time.monotonic(), guest.rundir / "console.log"
     script = "echo quell-runner 1 > frames; echo written > console.log; trap '' TERM; exec sleep 60"
     result = guest.run(script, cut=lambda: console.stat().st_size > 0)
-    assert (result.exit_code, result.console) == (-1, "written\n") and time.monotonic() - start < 4
+    assert (result.exit_code, result.console) == (-1, "written\n") and time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -53,7 +53,7 @@ def test_lock_waits(cache: Cache, capsys: Capture) -> None:
         pass
     started = time.monotonic()
     # A shell releases it while we wait.
-    release = subprocess.Popen(["sh", "-c", "sleep 0.5; echo"], stdout=other.stdin)
+    release = subprocess.Popen(["sh", "-c", "sleep 2; echo"], stdout=other.stdin)
     with cache.lock("build-stock"):
         waited = time.monotonic() - started
     assert waited > 0.3

@@ -48,7 +48,7 @@ def test_time_out_ends_the_whole_group(tmp_path: Path) -> None:
 def test_stray_children_do_not_hold_us(tmp_path: Path) -> None:
     started = time.monotonic()
     proc.run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid"])
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert gone(tmp_path / "pid")
 
 

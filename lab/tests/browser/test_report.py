@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
     # Chromium as root works without its sandbox only; the page is our own file.
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=os.environ["QUELL_CHROMIUM"], args=options)
+        browser = driver.chromium.launch(executable_path=os.environ["QUELL_CHROMIUM"], args=options, timeout=120_000)
         yield browser
         browser.close()
 

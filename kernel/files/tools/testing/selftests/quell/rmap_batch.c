@@ -241,6 +241,9 @@ int main(int argc, char **argv)
 	save_system();
 	/* A case may die before it has restored it. */
 	save_setting(QUELL_SYSFS "folio_order/enabled");
+	/* Its hints fault, and pages go back to the first node. */
+	save_setting(NUMA_BALANCING);
+	try_write(NUMA_BALANCING, "0");
 	watch_kernel_log();
 	/* No case pays for this program's page faults. */
 	mlockall(MCL_CURRENT);
