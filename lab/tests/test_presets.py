@@ -145,12 +145,12 @@ def test_the_projects_figures(monkeypatch: Patch, capsys: Capture) -> None:
     found = result(flush_requests=(HIGH, LOW), shootdown_ipis=(HIGH, LOW))
     compare = Mock(return_value=(found, Path("/kept")))
     monkeypatch.setattr(engine, "compare", compare)
-    assert cli.main(["figures", "luf-cpus", "--json"]) == 1
+    assert cli.main(["figures", "luf-cpus-256M", "--json"]) == 1
     asked = compare.call_args.args[0]
-    assert (asked.cpus, asked.memory, asked.runs) == ((4, 8), 256 << 20, 3)
+    assert (asked.cpus, asked.memory, asked.runs) == ((4,), 256 << 20, 4)
     rows = json.loads(capsys.readouterr().out)
     assert rows["schema"] == figures.SCHEMA and not any(row["holds"] for row in rows["figures"])
-    assert cli.main(["figures", "luf-cpus"]) == 1
+    assert cli.main(["figures", "luf-cpus-256M"]) == 1
     assert "0 of 2 figures hold" in capsys.readouterr().out
     assert cli.main(["figures", "classic-luf-256M"]) == 1
     asked = compare.call_args.args[0]
