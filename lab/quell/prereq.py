@@ -85,6 +85,7 @@ PACKAGES = (
     Prerequisite("dh_builddeb", "debhelper", "makes the Debian packages"),
     Prerequisite("rsync", "rsync", "makes the Debian packages"),
     Prerequisite("depmod", "kmod", "makes the Debian packages"),
+    Prerequisite("/usr/include/elfutils/libdw.h", "libdw-dev", "makes the Debian packages of 7.3"),
 )
 # Needed by some options of the kernel.
 BTF = (
