@@ -58,7 +58,7 @@ def test_selftest(bench: Bench, run: Run, results: Results, programs: dict[str, 
 @pytest.mark.parametrize(
     ("script", "memory", "append"),
     [
-        ("", "256M", ""), ("", "256M", "quell=off"), ("hotplug", "640M", "movablecore=384M"),
+        ("", "128M", ""), ("", "128M", "quell=off"), ("hotplug", "640M", "movablecore=384M"),
         ("cgroup-v1", "256M", "systemd.unified_cgroup_hierarchy=0"),
     ],
     ids=["on", "off", "hotplug", "cgroup-v1"],

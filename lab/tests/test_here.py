@@ -95,7 +95,7 @@ sys.exit(cli.main(["compare", "--here", "--", "sh", "-c", "echo $$ > {root}/pid;
     try:
         assert until(lambda: text_of(root / "pid"), 30)
         assert state(root) != before
-        for _ in range(2):  # a second signal does not stop the restoring
+        for _ in range(5):  # a second signal does not stop the restoring
             child.send_signal(number)
         # The last signal may come after the end of the comparison.
         assert child.wait(20) in (130, -number)

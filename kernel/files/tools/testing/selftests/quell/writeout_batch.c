@@ -335,14 +335,16 @@ static void same_counts(enum swap swap)
 	char text[256] = "";
 	bool kept = true, same = false;
 
-	for (int i = 0; i < 24 && (i < 6 || i % 2 || !same); i++) {
-		kept &= reclaim_half(i % 2, rise);
-		same = true;
-		for (unsigned long j = 0; j < COUNTS; j++) {
-			if (i < 2 || rise[j] < least[i % 2][j])
-				least[i % 2][j] = rise[j];
-			same &= i && labs(on[j] - off[j]) <= off[j] / 8 + 64;
+	for (int round = 0; round < 12 && (round < 3 || !same); round++) {
+		for (int i = 0; i < 2; i++) {
+			kept &= reclaim_half(i, rise);
+			for (unsigned long j = 0; j < COUNTS; j++)
+				if (!round || rise[j] < least[i][j])
+					least[i][j] = rise[j];
 		}
+		same = true;
+		for (unsigned long j = 0; j < COUNTS; j++)
+			same &= labs(on[j] - off[j]) <= off[j] / 8 + 64;
 	}
 	for (unsigned long i = 0; i < COUNTS; i++)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), " %s %ld %ld",
