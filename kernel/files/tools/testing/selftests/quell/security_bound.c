@@ -82,10 +82,7 @@ static int nr_nodes(void)
 	return nodes;
 }
 
-/*
- * Pages of a deferred-free list with lot_pages at @pages: 1/64 of a node at most. Nodes
- * have one size.
- */
+/* Pages that a test lets wait: @pages, at most 1/64 of a node. Nodes have one size. */
 static long lot_limit(long pages)
 {
 	long managed = sysconf(_SC_PHYS_PAGES) / nr_nodes() / 64;
