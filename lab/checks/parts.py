@@ -32,7 +32,7 @@ _CLAIMS = ("lab/quell/figures.toml", "lab/quell/published.toml")
 
 
 def _not_for(part: str) -> set[Path]:
-    """What ``part`` does not depend on, if it only compiles and boots."""
+    """Files that are no inputs of ``part``, if it only compiles and boots."""
     modules = list((repo_root() / "lab/checks").glob("*.py"))
     imports = re.findall(r"^.*\bimport\b.*$", "\n".join(path.read_text() for path in modules), re.M)
     used = {f"check_{part}", *re.findall(r"\bcheck_\w+", "\n".join(imports))}
@@ -60,8 +60,8 @@ def inputs(part: str) -> str:
 _HEAD = """<!-- SPDX-License-Identifier: GPL-2.0-only -->
 # The last `./quell test{}`, part by part
 
-Written by `./quell test --record FILE`. *Inputs* is a digest of what the part depends on: the files of the repository, the
-kernel source, the compiler and QEMU. Parts without a row have no recorded run. `--resume` runs a part again when its digest
+Written by `./quell test --record FILE`. *Inputs* is a digest of the part's inputs: files of the repository, kernel source,
+compiler and QEMU. Parts without a row have no recorded run. `--resume` runs a part again when its digest
 is another one, or when it did not pass.
 
 | part | passed | failed | skipped | took | when (UTC) | commit | inputs | why skipped |

@@ -181,7 +181,10 @@ def _run(argv: list[str]) -> int:
     if args.quiet:
         ui.set_quiet(True)
     with Cache().in_use() if command.uses_cache else nullcontext():
-        code: int = module.main(args)
+        try:
+            code: int = module.main(args)
+        except OSError as error:
+            raise error if command.uses_cache or error.filename else _unwritable(error) from None
     return code
 
 
@@ -197,22 +200,22 @@ def _report(error: QuellError) -> int:
 def _os_error(error: OSError) -> QuellError:
     where = error.filename2 or error.filename or "standard output, or a file in the cache"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UsageError(
-            f"no disk space left for {where}; ./quell clean frees the cache, "
-            "and QUELL_CACHE may name a folder on a larger disk"
-        )
+        return UsageError(f"no disk space left for {where}; ./quell clean frees the cache, QUELL_CACHE moves it")
     return QuellError(f"{error.strerror or error}: {where}")
 
 
+def _unwritable(error: OSError) -> Exception:
+    closed = isinstance(error, BrokenPipeError)
+    return error if closed else UsageError(f"standard output cannot be written: {error.strerror}")
+
+
 def _flush() -> None:
-    """Write what is left of standard output, also after an error."""
+    """Write the rest of standard output, also after an error."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
         sys.stdout = open(os.devnull, "w")
-        raise UsageError(f"standard output cannot be written: {error.strerror}") from error
+        raise _unwritable(error) from error
 
 
 def _internal(error: Exception) -> QuellError:

@@ -170,7 +170,7 @@ def lab_options(kernel: Path) -> set[str]:
 
 
 def states(series: Series, pristine: Reader) -> list[Overlay]:
-    """What the tree has beyond pristine after each commit; the last of the whole series is what Quell is.
+    """Changes of the tree against pristine after each commit; the last of the whole series is Quell.
 
     QuellError when a hook does not apply.
     """

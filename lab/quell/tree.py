@@ -157,7 +157,7 @@ class Identity:
     email: str
 
     def env(self, role: str) -> dict[str, str]:
-        """What makes git take it for the AUTHOR or COMMITTER."""
+        """Variables that make git take it for the AUTHOR or COMMITTER."""
         return {f"GIT_{role}_NAME": self.name, f"GIT_{role}_EMAIL": self.email}
 
 

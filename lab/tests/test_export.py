@@ -90,7 +90,7 @@ def make(source: Source, kernel: Path, who: tree.Identity | None = WHO, **how: A
 
 
 def wrong(linux: Path, files: dict[str, str], wanted: str = "") -> list[str]:
-    """What the check says against a series."""
+    """The complaints of the check about a series."""
     out = Path(tempfile.mkdtemp(dir=linux.parent))
     export.write(out, files)
     return [case.why for case in export_check.applied(linux, out, files, wanted) if case.status == "failed"]

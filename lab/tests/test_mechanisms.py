@@ -58,7 +58,7 @@ def test_explain(capsys: Capture, cache: Cache) -> None:
     assert len(out.splitlines()) <= mechanisms.LINES
     assert cli.main(["explain", "luf"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("luf (Quell's)\n") and "More: docs/luf.md" in out
+    assert out.startswith("luf (Quell's, after Byungchul Park, 2024)\n") and "More: docs/luf.md" in out
     assert "luf_release_aged" in out and "`" not in out
     assert not cache.root.exists()
 

@@ -31,9 +31,9 @@
  *
  * (*) In 7.3, and given back before the flush. The invariants need page table locks only.
  *
- * Others flush as in stock: exit and LDT (fullmm), the gathers of mm/hugetlb.c and mm/rmap.c
- * (hugetlb), those that only free tables (exec), MADV_COLD, MADV_PAGEOUT; before 7.0 the OOM
- * reaper. Two raise tlb_flush_pending without a gather, and count as other gathers: clear_refs,
+ * These flush as in stock: exit, LDT (fullmm), the gathers of mm/hugetlb.c and mm/rmap.c (hugetlb),
+ * those that only free tables (exec), MADV_COLD, MADV_PAGEOUT; before 7.0 the OOM reaper.
+ * Two raise tlb_flush_pending without a gather, and count as other gathers: clear_refs,
  * which flushes the mm, and mm/mapping_dirty_helpers.c, where stock has the rule above: with
  * other flushes under way it flushes its range, else the entries that it has changed.
  *

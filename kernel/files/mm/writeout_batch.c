@@ -31,9 +31,9 @@
  *    between the first one and the flush. Frames are freed as in stock, after
  *    try_to_unmap_flush(). writeout_batch_flush() [WRITEOUT_NO_FLUSH, WRITEOUT_FLUSH_LATE]
  *  - A folio is locked from its unmapping to the flush. Code that locks it and finds it unmapped
- *    may assume that no CPU writes to it: UFFDIO_MOVE of a swap entry, which gives it to another
- *    address, hole punching in shmem, after which no write may be lost, and i915 and (7.3) TTM,
- *    which write shmem folios themselves. writeout_batch_flush()
+ *    may assume that no CPU writes to it. UFFDIO_MOVE of a swap entry gives it to another address.
+ *    After hole punching in shmem no write may be lost. i915 and (7.3) TTM write shmem folios
+ *    themselves. writeout_batch_flush()
  *  - At most WRITEOUT_BATCH_MAX pages are locked, and those of one more folio.
  *    writeout_batch_due()
  *  - These locks cause no deadlock. Meanwhile reclaim only trylocks other folios. It blocks on the
@@ -42,11 +42,10 @@
  *    have: migrate_pages_batch(), which has hundreds locked, depends on that, too. The exception
  *    is radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with
  *    its own reclaim in stock.
- *  - No batch is locked while reclaim waits for longer: before the end of I/O (cgroup v1), a file
- *    system that releases or writes a folio, swap's own I/O, and its own cond_resched() where one
- *    is due. User space may have to carry out such I/O (nbd, FUSE), with its own memory in the
- *    batch. Where a swap device discards clusters, the allocation of swap space waits for that:
- *    then no batch begins.
+ *  - No batch is locked while reclaim waits for longer: for the end of I/O (cgroup v1), a file
+ *    system that releases or writes a folio, swap's own I/O, its own cond_resched(). User space
+ *    may have to carry out such I/O (nbd, FUSE), with its own memory in the batch. Where a swap
+ *    device discards clusters, the allocation of swap space waits for that: then no batch begins.
  *    writeout_batch_unlock(), writeout_batch_due(), writeout_batch_may_wait()
  *  - After the flush a folio is like an unmapped one of the list: isolated, with reclaim's
  *    reference. A fault maps it again without a wait for I/O. writeout_batch_fits() has the cases.
@@ -54,7 +53,7 @@
  *    writeout_batch_next() [WRITEOUT_FORGET]
  *
  * Differences from stock: a fault on a folio between unmapping and flush waits until the batch is
- * unmapped, and so for the locks above if reclaim waits for one of them; in stock it waits for the
+ * unmapped, and so for the locks above if reclaim waits for one of them. In stock it waits for the
  * flush of its own folio. Up to WRITEOUT_BATCH_MAX pages have swap space before the first is
  * written. A folio that is used between flush and I/O stays, where stock would have written it. It
  * keeps its swap space until reclaim comes by or swap is short, as after swap-in. Folios of files

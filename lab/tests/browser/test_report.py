@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The report in Chromium. Run by ``./quell test --only report``, which installs what this needs."""
+"""The report in Chromium. Run by ``./quell test --only report``, which installs its needs."""
 
 import importlib.util
 import os
@@ -60,7 +60,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=VIEWS)
 def shown(request: pytest.FixtureRequest, browser: Browser, file: Path) -> Iterator[Page]:
-    """The page in one of VIEWS; whatever it says to the console or fetches fails the test."""
+    """The page in one of VIEWS; a line on the console or a fetch fails the test."""
     view = browser.new_page(**VIEWS[request.param])
     told: list[str] = []
     fetched: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""As much of Redis and memcached as workloads/redis/store.c asks of them; FAULT says what goes wrong.
+"""As much of Redis and memcached as workloads/redis/store.c asks of them; FAULT is one of:
 
 byte: one byte of a value is another; lost: a value is gone; undead: a delete does
 nothing; refuses: a value is not stored; unsaved: BGSAVE fails.

@@ -69,8 +69,8 @@ static void do_release(struct reader *r)
 }
 
 /*
- * An older flush is owed. The switch to the reader settles it, but not the reader's
- * entries.
+ * An older flush is pending. The switch to the reader completes it, but does not flush the
+ * reader's entries.
  */
 static void prepare_older(void)
 {

@@ -22,7 +22,7 @@ static void *open_and_write(void *arg __always_unused)
 	for (uint64_t i = 1; i <= atomic_load(&race_end); i++) {
 		int fd;
 
-		/* The open would settle an older flush together with this one. */
+		/* The open would complete an older flush together with this one. */
 		drain_luf();
 		put_on_lru();
 		(void)race_map[0];
