@@ -430,7 +430,7 @@ bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 	unsigned int wmark = alloc_flags & ALLOC_WMARK_MASK;
 	int nid = zone_to_nid(zone);
 
-	if (wmark == ALLOC_WMARK_HIGH && !quell_mutant(LUF_HOARD)) {
+	if (wmark == ALLOC_WMARK_HIGH) {
 		luf_drain_all();
 		return zone_watermark_ok(zone, order, mark, highest_zoneidx, alloc_flags);
 	}
@@ -507,7 +507,7 @@ void luf_drain_all(void)
 	int nid;
 
 	for_each_node_state(nid, N_MEMORY) {
-		if (!luf_lots[nid])
+		if (!luf_lots[nid] || quell_mutant(LUF_HOARD))
 			continue;
 		luf_drain_node(nid, LUF_DRAIN_OTHER);
 		/* Another drain may have taken folios that it has not freed yet. */

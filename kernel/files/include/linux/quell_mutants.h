@@ -31,7 +31,7 @@
 	M(LUF_NO_WRITE_FAULT)	/* write faults do not flush */		\
 	M(LUF_MIGRATE_FREE)	/* the source is freed at once */	\
 	M(LUF_MIGRATE_PROTECTED) /* write protected, not flushed yet */	\
-	M(LUF_HOARD)		/* no drain for allocations, kswapd */	\
+	M(LUF_HOARD)		/* a full list and the timer drain */	\
 	/* mm/rmap_batch.c: of a run of PTEs */				\
 	M(RMAP_FIRST_ONLY)	/* the record is of the first PTE */	\
 	M(RMAP_LOSE_DIRTY)	/* the folio stays clean */		\
