@@ -20,7 +20,7 @@ static void *read_all(void *arg)
 	volatile unsigned long looks = 0;
 	sigjmp_buf jump;
 
-	pin(1);
+	pin(!r->on_first);
 	/* A fault is as good as new content. */
 	if (sigsetjmp(jump, 1)) {
 		jump_on_fault(NULL);

@@ -16,6 +16,7 @@ struct reader {
 	pthread_t thread;
 	volatile uint64_t *map;
 	bool zero_is_fine;
+	bool on_first;			/* on CPU 0, not 1 */
 	atomic_bool hot;		/* every page was read */
 	atomic_bool changed;		/* old content is stale from now on */
 	atomic_bool stop;
@@ -24,7 +25,7 @@ struct reader {
 	atomic_ulong wrong;		/* neither old nor new content */
 };
 
-/* Returns once @r->map is in the TLB of CPU 1. A fault of the reader ends it. */
+/* Returns once @r->map is in the TLB of the reader's CPU. A fault of the reader ends it. */
 void reader_start(struct reader *r);
 void reader_stop(struct reader *r);
 /* Ends the reader after LOOKS looks at new content. @old_is_fine: after some time. */

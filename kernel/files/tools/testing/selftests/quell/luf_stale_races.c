@@ -212,9 +212,11 @@ void keep_and_free(void)
 	fill_file(path, OLD);
 	for (int i = 0; i < rounds * 5; i++) {
 		struct iovec first = { .iov_len = HELD * PAGE };
-		struct reader r = { .zero_is_fine = true };
+		/* Where RCU's thread runs, it has the CPU flush every few milliseconds. */
+		struct reader r = { .zero_is_fine = true, .on_first = i % 2 };
 		int ends[2];
 
+		pin(r.on_first);
 		r.map = map_file(path, MAP_SHARED);
 		first.iov_base = (void *)r.map;
 		reader_start(&r);
@@ -230,6 +232,7 @@ void keep_and_free(void)
 		wrong += atomic_load(&r.wrong);
 		munmap((void *)r.map, SIZE);
 	}
+	pin(0);
 	found = nr_violations() - before;
 	kept = vm_counter("luf_kept") - kept;
 	test_result(!found && !wrong && kept,
