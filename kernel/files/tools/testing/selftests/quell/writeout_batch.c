@@ -324,23 +324,33 @@ static bool reclaim_half(bool on, long *rise)
 	return !status;
 }
 
+static int by_value(const void *a, const void *b)
+{
+	long x = *(const long *)a, y = *(const long *)b;
+
+	return (x > y) - (x < y);
+}
+
 /*
  * While I/O is slow, folios are scanned again, and more are written before the first are free. So
  * the least of three rounds counts, or of up to twelve: a difference that stays is none of I/O.
+ * Refaults are also fewer, where shadow entries were reclaimed: there the median counts.
  */
 static void same_counts(enum swap swap)
 {
-	long least[2][COUNTS], rise[COUNTS];
-	const long *off = least[0], *on = least[1];
+	long all[2][COUNTS][12], chosen[2][COUNTS], rise[COUNTS];
+	const long *off = chosen[0], *on = chosen[1];
 	char text[256] = "";
 	bool kept = true, same = false;
 
 	for (int round = 0; round < 12 && (round < 3 || !same); round++) {
 		for (int i = 0; i < 2; i++) {
 			kept &= reclaim_half(i, rise);
-			for (unsigned long j = 0; j < COUNTS; j++)
-				if (!round || rise[j] < least[i][j])
-					least[i][j] = rise[j];
+			for (unsigned long j = 0; j < COUNTS; j++) {
+				all[i][j][round] = rise[j];
+				qsort(all[i][j], round + 1, sizeof(long), by_value);
+				chosen[i][j] = all[i][j][j ? 0 : round / 2];
+			}
 		}
 		same = true;
 		for (unsigned long j = 0; j < COUNTS; j++)
