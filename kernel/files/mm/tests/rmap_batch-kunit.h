@@ -18,7 +18,7 @@ struct rmap_test {
 	spinlock_t ptl;			/* of @ptes */
 	struct mm_struct *mm;
 	struct vm_area_struct vma;
-	struct anon_vma anon_vma;	/* never read */
+	struct anon_vma anon_vma;	/* only its reference count is read */
 	struct folio *folio;
 	pte_t ptes[PTRS_PER_PTE];
 };
@@ -37,8 +37,9 @@ static int rmap_test_init(struct kunit *test)
 	t->vma.vm_mm = t->mm;
 	t->vma.vm_start = RMAP_TEST_START;
 	t->vma.vm_end = RMAP_TEST_START + 2 * PMD_SIZE;
+	atomic_set(&t->anon_vma.refcount, 1);
 	t->vma.anon_vma = &t->anon_vma;
-	vm_flags_init(&t->vma, VM_READ | VM_WRITE);
+	vm_flags_init(&t->vma, VM_READ | VM_WRITE | VM_MAYWRITE);
 	return 0;
 }
 
