@@ -211,8 +211,10 @@ static bool luf_waits(int nid)
 /* Release the pages that need no IPI. Returns their number. May sleep. */
 static unsigned long luf_drain_aged(int nid)
 {
-	unsigned long nr_pages = luf_waits(nid) ? luf_release(nid, luf_aged()) : 0;
+	unsigned long nr_pages = 0;
 
+	if (luf_waits(nid) && !quell_mutant(LUF_HOARD))
+		nr_pages = luf_release(nid, luf_aged());
 	count_vm_events(LUF_RELEASE_AGED, nr_pages);
 	return nr_pages;
 }
@@ -227,7 +229,7 @@ static bool luf_drain_node(int nid, enum luf_drain_reason reason)
 	unsigned long nr_pages;
 	bool flushed;
 
-	if (!luf_waits(nid))
+	if (!luf_waits(nid) || (quell_mutant(LUF_HOARD) && reason != LUF_DRAIN_FULL))
 		return false;
 	flushed = luf_flush(newest);
 	nr_pages = luf_release(nid, newest);
@@ -435,7 +437,7 @@ bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 		return zone_watermark_ok(zone, order, mark, highest_zoneidx, alloc_flags);
 	}
 	if (wmark == ALLOC_WMARK_LOW || !(gfp_mask & __GFP_DIRECT_RECLAIM) ||
-	    (current->flags & PF_MEMALLOC) || !luf_zone_parked(zone) || quell_mutant(LUF_HOARD))
+	    (current->flags & PF_MEMALLOC) || !luf_zone_parked(zone))
 		return false;
 	return (luf_drain_aged(nid) &&
 		zone_watermark_ok(zone, order, mark, highest_zoneidx, alloc_flags)) ||
@@ -446,8 +448,7 @@ bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 /* Pages that compaction has moved away from form a larger block only in the page allocator. */
 void luf_drain_for_compact(struct zone *zone)
 {
-	if (!quell_mutant(LUF_HOARD))
-		luf_drain_node(zone_to_nid(zone), LUF_DRAIN_OTHER);
+	luf_drain_node(zone_to_nid(zone), LUF_DRAIN_OTHER);
 }
 
 /* Free pages of @zone, exact where the watermarks need that. */
@@ -478,9 +479,8 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark, int highest_
 }
 
 /*
- * kswapd releases the pages of @pgdat that need no IPI, before it reclaims; all of them if free
- * pages are below low and more wait than it may hold back. Returns whether the watermarks are worth
- * another look. May sleep.
+ * kswapd releases the pages of @pgdat that need no IPI, before it reclaims; all if free pages are
+ * below low and more wait than it may hold back. Is another look at the watermarks due? May sleep.
  */
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order, int highest_zoneidx)
 {
@@ -488,7 +488,7 @@ bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order, int highest_zone
 	unsigned long piece;
 	struct zone *zone;
 
-	if (!luf_parked(nid) || quell_mutant(LUF_HOARD))
+	if (!luf_parked(nid))
 		return false;
 	if (luf_eager)
 		return luf_drain_node(nid, LUF_DRAIN_KSWAPD);
@@ -507,7 +507,7 @@ void luf_drain_all(void)
 	int nid;
 
 	for_each_node_state(nid, N_MEMORY) {
-		if (!luf_lots[nid] || quell_mutant(LUF_HOARD))
+		if (!luf_lots[nid])
 			continue;
 		luf_drain_node(nid, LUF_DRAIN_OTHER);
 		/* Another drain may have taken folios that it has not freed yet. */

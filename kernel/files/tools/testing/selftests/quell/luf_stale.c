@@ -314,6 +314,7 @@ int main(int argc, char **argv)
 	try_to_park("tmpfs", "/dev/shm/luf_stale", false, false);
 	unlink("/dev/shm/luf_stale");
 	fail_a_write();
+	write_bitmap();
 	offline_parked("soft");
 	offline_parked("hard");
 	park_long_list();

@@ -23,6 +23,7 @@ void try_to_park(const char *name, const char *file, bool writer, bool expected)
 void mount_debugfs(void);
 void fail_a_write(void);
 void write_atomically(void);
+void write_bitmap(void);
 long park_again(volatile uint64_t *map);
 unsigned long frame_of(const volatile void *address);
 void offline_parked(const char *how);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* R2: folios that are not deferred. R4: accounting, and windows that end in time. */
+#include <linux/major.h>
+#include <linux/raid/md_u.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -84,6 +86,35 @@ void write_atomically(void)
 		die("F2FS_IOC_COMMIT_ATOMIC_WRITE");
 	close(fd);
 	try_to_park("after an atomic write", path, false, false);
+	unlink(path);
+	fill_file(path, OLD);
+}
+
+/* R3: md writes the blocks of a bitmap file, so a later fault reads other content. */
+void write_bitmap(void)
+{
+	char array[sizeof(path) + 8];
+	mdu_array_info_t info;
+	int fd, md;
+
+	snprintf(array, sizeof(array), "%s.md", path);
+	/* mdadm takes lower numbers. */
+	if (mknod(array, S_IFBLK | 0600, makedev(MD_MAJOR, 511)))
+		die("mknod");
+	md = open(array, O_RDWR);
+	unlink(array);
+	fd = must_open(path, O_RDWR);
+	if (md < 0 || !ioctl(md, GET_ARRAY_INFO, &info) || ioctl(md, SET_BITMAP_FILE, fd)) {
+		test_skip("an unused /dev/md511 with MD_BITMAP_FILE", "luf_stale bitmap of md");
+		close(fd);
+		close(md);
+		return;
+	}
+	close(fd);
+	if (ioctl(md, STOP_ARRAY, 0))
+		die("STOP_ARRAY");
+	close(md);
+	try_to_park("after a bitmap of md", path, false, false);
 	unlink(path);
 	fill_file(path, OLD);
 }
