@@ -13,9 +13,9 @@
 #include <linux/iopoll.h>
 #include <linux/kernel.h>
 #include <linux/moduleparam.h>
-#include <linux/nmi.h>
 #include <linux/uaccess.h>
 #include <asm/apic.h>
+#include <asm/nmi.h>
 
 #define EARLY_ACK_NMI_TIMEOUT_US	(5 * USEC_PER_SEC)
 
