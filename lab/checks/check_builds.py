@@ -164,7 +164,7 @@ def _warnings(
         raise QuellError("none of the objects is listed in a Makefile", log=log)
     for name in has:
         (obj / name).unlink(missing_ok=True)
-    said = make("W=1", f"C={int(one.sparse)}", "-k", *has, failed="does not compile") if has else ""
+    said = make("W=1", f"C={int(one.sparse and linux == source.DEFAULT)}", "-k", *has, failed="does not compile") if has else ""
     if missing := [name for name in has if not (obj / name).exists()]:
         raise QuellError(f"make made no {', '.join(missing)}", log=log)
     if quell and one.link:

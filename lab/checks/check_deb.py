@@ -41,7 +41,7 @@ def config(origin: source.Source, cache: Cache, folder: Path) -> deb.Config:
 @pytest.mark.parametrize("linux", source.VERSIONS)
 def test_deb(linux: str, results: Results, folder: Path, cache: Cache) -> None:
     """Build twice, compare, install, boot, load, build a module, remove."""
-    prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.PACKAGES])
+    prereq.ensure([*prereq.BUILD, *prereq.VM, *prereq.PACKAGES, *prereq.BTF])
     origin = source.debian_source(cache, linux)
     wanted = config(origin, cache, folder)
     first = deb.build_packages(origin, wanted, folder / "first", cache=cache)

@@ -78,8 +78,8 @@ TESTS = tuple(
 )  # fmt: skip
 # make's targets; the rest of memfd needs FUSE.
 _TARGETS = {"memfd": ("memfd_test",)}
-# Folders beside tools/testing that a suite's Makefile and sources use.
-_BESIDE = ("build", "include", "arch", "lib")
+# Folders beside tools/testing that a suite's Makefile and sources use; drivers in 7.3.
+_BESIDE = ("tools/build", "tools/include", "tools/arch", "tools/lib", "drivers")
 
 
 # --- building -----------------------------------------------------------------
@@ -118,7 +118,7 @@ def _compile(kernel_source: source.Source, temp: Path, log: Path) -> None:
     copy = work / "src/tools/testing/selftests"
     shutil.copytree(src / "tools/testing/selftests", copy, symlinks=True)
     for name in _BESIDE:
-        (work / "src/tools" / name).symlink_to(src / "tools" / name)
+        (work / "src" / name).symlink_to(src / name)
     (work / "src/mm").mkdir()
     shutil.copy(src / "mm/gup_test.h", work / "src/mm")
     headers = work / "headers"

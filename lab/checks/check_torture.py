@@ -145,9 +145,9 @@ class Bench:
     def boot(
         self, script: str, append: Sequence[str], timeout: float, cpus: int = 2, memory: int = 512
     ) -> machine.GuestResult:
-        """Run a script."""
+        """Run a script. KASAN may report page tables of five levels as the CPU is identified."""
         return machine.run_script(
-            self.image, script, cpus=cpus, append=[BRD, *append], timeout=timeout, data=self.disk,
+            self.image, script, cpus=cpus, append=[BRD, "no5lvl", *append], timeout=timeout, data=self.disk,
             boot_timeout=_BOOT_S, fail_on_oops=False, nodes=(memory // 2 * machine.MIB,) * 2, cache=self.cache,
         )  # fmt: skip
 

@@ -3,6 +3,10 @@
 # compiles an object that is not configured, if its name is given.
 include include/config/auto.conf
 include $(srctree)/scripts/Kbuild.include
+# mm/Makefile.quell asks for the version.
+release := $(subst ., ,$(file < include/config/kernel.release))
+VERSION := $(word 1,$(release))
+PATCHLEVEL := $(word 2,$(release))
 obj := $(dir)
 src := $(srctree)/$(dir)
 include $(firstword $(wildcard $(src)/Kbuild) $(src)/Makefile)
