@@ -94,8 +94,8 @@ def _readers(cache: Cache) -> workload.Prepared:
 
 # --- power cuts ---------------------------------------------------------------
 
-_CUT_MEMORY = 128 * machine.MIB
-_CUT_DATA = 160 * machine.MIB
+_CUT_MEMORY = 192 * machine.MIB
+_CUT_DATA = 240 * machine.MIB
 _FILES = 3
 # Durable records of each file before the power is cut, at least; the cut follows within 3 s.
 _ENOUGH = 80
@@ -197,7 +197,7 @@ def test_fault(fault: Fault, origin: source.Source, programs: dict[str, Path], c
     step = steps.Step(fault.name, text, seconds + _MARGIN_S)
     guest = machine.Machine(memory=machine.parse_memory(fault.memory), cpus=fault.cpus, append=fault.append)
     said = steps.boot(fault.kernel, image, guest, [step], cache, data=ready.data, stage=ready.programs)[fault.name]
-    steps.keep(cache.logs / "faults", fault.name, said.whole())
+    steps.keep(cache.logs / "faults", f"{fault.name}-{origin.linux}", said.whole())
     settle(judge(fault, said))
 
 

@@ -160,7 +160,7 @@ def _prepare_git(folder: Path, cache: Cache) -> dict[str, str]:
 # --- gcc: the same objects as on the host, and a program that works --------------------------------
 
 # More would take minutes under emulation.
-_COMPILED = ("workloads/mapped-read", "workloads/fault", "workloads/zap", "workloads/spin-read")
+_COMPILED = ("workloads/mapped-read", "workloads/fault", "workloads/zap", "workloads/anon-memory")
 _FLAGS = "-O2 -Wall -I workloads -pthread"
 
 
@@ -243,7 +243,7 @@ def kernels(origin: source.Source, cache: Cache) -> dict[str, build.Kernel]:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program(
-    program: Program, kernels: dict[str, build.Kernel], folder: Path, cache: Cache, full: bool
+    program: Program, kernels: dict[str, build.Kernel], origin: source.Source, folder: Path, cache: Cache, full: bool
 ) -> None:
     """Run a program on both kernels in turn; three times in the long form, to compare the speed."""
     name, root, disk = program.name, folder / "root", folder / "disk.ext4"
@@ -260,7 +260,7 @@ def test_program(
     runs: dict[str, list[steps.Said]] = {kernel: [] for kernel in KERNELS}
     for number, kernel in enumerate(KERNELS * (LONG_ROUNDS if full else 1)):
         said = steps.boot(kernel, kernels[kernel].image, guest, [step], cache, data=disk)[name]
-        steps.keep(cache.logs / "programs", f"{name}.{kernel}.{number}", said.whole())
+        steps.keep(cache.logs / "programs", f"{name}.{kernel}-{origin.linux}.{number}", said.whole())
         runs[kernel].append(said)
     accel = machine.choose_accelerator("auto", kernels["stock"].image, cache).name
     settle(judge(name, runs, expected, accel))

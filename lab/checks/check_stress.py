@@ -8,8 +8,8 @@ ledger check. Throughput must not fall below stock's beyond the spread.
 
 import re
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def step_of(name: str, names: Sequence[str], seconds: int) -> steps.Step:
 
 
 # Name, operations, seconds (real, user, system), operations a second of real time, and of CPU time.
-_METRIC = re.compile(r"^stress-ng: \w+: *\[\d+\] [\w-]+ +(\d+)(?: +[\d.]+){3} +([\d.]+) +([\d.]+)(?: |$)", re.M)
+_METRIC = re.compile(r"^stress-ng: \w+: *\[\d+\] ([\w-]+) +(\d+)(?: +[\d.]+){3} +([\d.]+) +([\d.]+)(?: |$)", re.M)
 # Its message if it skipped all stressors; the exit code varies.
 _NOTHING = "No stress workers invoked"
 # The madvise stressor poisons its own pages if the kernel can, and sometimes dies of one.
@@ -59,29 +59,29 @@ _FAILED = re.compile(r"stress-ng: (?:fail|error): *\[\d+\] (.*)")
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a stressor on a kernel: bogus operations per second (0: none), and its errors."""
+    """One run of a step on a kernel: bogus operations per second of each stressor, and its errors."""
 
     status: str
-    rate: float = 0.0
+    rates: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
 def read_run(said: steps.Said, accel: str) -> Run:
     """Read the output of a step of ``step_of``.
 
-    The rate is per second of CPU time in an emulated guest ("tcg"), else of real time. Several
-    stressors have a geometric mean, without those with fewer than _LEAST_OPS operations.
+    Rates are per second of CPU time in an emulated guest ("tcg"), else of real time; stressors with
+    fewer than _LEAST_OPS operations have none.
     """
-    found = [(real, cpu) for ops, real, cpu in _METRIC.findall(said.text) if int(ops) >= _LEAST_OPS]
+    found = {name: rates for name, ops, *rates in _METRIC.findall(said.text) if int(ops) >= _LEAST_OPS}
     # A stressor whose CPU time is not counted has a rate of 0.
-    rates = [rate for each in found if (rate := float(each[accel == "tcg"]))]
+    rates = {name: rate for name, both in found.items() if (rate := float(both[accel == "tcg"]))}
     poisoned = said.status == "fail" and _POISONED.search(said.log)
     status = "skip" if poisoned or _NOTHING in said.text else said.status
     problems = steps.complaints(said.log)
     if status not in ("pass", "skip"):
         why = _FAILED.search(said.text)
         problems.insert(0, f"{status}: {why[1] if why else 'it does not say why'}")
-    return Run(status, statistics.geometric_mean(rates) if rates else 0.0, tuple(problems))
+    return Run(status, rates, tuple(problems))
 
 
 Runs = dict[str, list[Run]]
@@ -92,8 +92,11 @@ def _kind(problem: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\d+", "N", problem)
 
 
-def _rates(runs: Sequence[Run]) -> list[float]:
-    return [run.rate for run in runs if run.rate and run.status == "pass"]
+def _rates(runs: Sequence[Run], others: Sequence[Run]) -> list[float]:
+    """For each run the geometric mean of the stressors that have a rate in all runs of both kernels."""
+    good, compared = ([run.rates for run in group if run.rates and run.status == "pass"] for group in (runs, others))
+    names = [name for name in STRESSORS if all(name in rates for rates in (*good, *compared))]
+    return [statistics.geometric_mean(rates[name] for name in names) for rates in good if names]
 
 
 def compare_rates(stock: Sequence[float], quell: Sequence[float], tolerance: float) -> tuple[bool, str]:
@@ -117,7 +120,7 @@ def compare_rates(stock: Sequence[float], quell: Sequence[float], tolerance: flo
 def judge(name: str, runs: Runs, tolerance: float) -> Case:
     """The case of a stressor."""
     stock, quell, debug = (runs.get(kernel, []) for kernel in (*COMPARED, DEBUG))
-    fast, change = compare_rates(_rates(stock), _rates(quell), tolerance)
+    fast, change = compare_rates(_rates(stock, quell), _rates(quell, stock), tolerance)
     known = {_kind(text) for run in stock for text in run.problems}
     found = [("quell", text) for run in quell for text in run.problems]
     found += [(DEBUG, text) for run in debug for text in run.problems]
@@ -127,7 +130,7 @@ def judge(name: str, runs: Runs, tolerance: float) -> Case:
     status, why = "passed", ""
     if wrong:
         status, why = "failed", "\n".join(wrong)
-    elif any(run.status == "skip" for run in (*stock, *quell, *debug)):
+    elif any(runs and all(run.status == "skip" for run in runs) for runs in (stock, quell, debug)):
         status, why = "skipped", "stress-ng skipped it"
     elif found:
         status, why = "skipped", f"stock fails too: {next(iter(known))}"
@@ -144,11 +147,9 @@ def test_stressors(results: Results, origin: source.Source, cache: Cache, disk: 
     seconds, rounds = (LONG_S, LONG_ROUNDS) if full else (SHORT_S, 1)
     kernels = build.build_kernels(origin, (*COMPARED, DEBUG), cache)
     accel = machine.choose_accelerator("auto", kernels[DEBUG].image, cache).name
-    todo = [step_of(name, [name], seconds) for name in STRESSORS]
-    todo.append(step_of(TOGETHER, list(STRESSORS), seconds))
+    todo = [step_of(name, [name], seconds) for name in STRESSORS] + [step_of(TOGETHER, list(STRESSORS), seconds)]
     found: dict[str, Runs] = {step.name: {} for step in todo}
-    append = (f"brd.rd_size={_SWAP_KB}",)
-    guest = machine.Machine(memory=2 * _NODE, nodes=(_NODE,) * 2, append=append)
+    guest = machine.Machine(memory=2 * _NODE, nodes=(_NODE,) * 2, append=(f"brd.rd_size={_SWAP_KB}",))
     for number, kernel in enumerate([*COMPARED * rounds, DEBUG]):
         ui.note(f"the stressors on {kernel}")
         boot = partial(steps.boot, kernel, kernels[kernel].image, guest, cache=cache, setup=_SETUP, data=disk)

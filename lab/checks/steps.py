@@ -93,7 +93,7 @@ _LOGGED = re.compile(r"quell step (\d+)$", re.M)
 # for a possible deadlock.
 _COMPLAINT = re.compile(
     r"WARNING: |BUG: (?!soft lockup|workqueue lockup)|\bOops\b|Kernel panic|general protection fault"
-    r"|VIOLATION: |INFO: (?:possible|trying to register)|EXT4-fs error"
+    r"|VIOLATION: |pagealloc: |INFO: (?:possible|trying to register)|EXT4-fs error"
 )
 
 

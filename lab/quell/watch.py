@@ -26,7 +26,7 @@ _ANSWER_S = 5.0
 
 _FATAL = re.compile(
     r"Kernel panic|\bBUG: |kernel BUG at|\bOops\b|general protection fault|soft lockup"
-    r"|Unable to handle kernel|double fault"
+    r"|Unable to handle kernel|double fault|pagealloc: "
 )
 _WARNING = re.compile(r"WARNING: |rcu: INFO: .* stall|Out of memory: Killed|oom-kill:|blocked for more than")
 

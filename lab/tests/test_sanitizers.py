@@ -50,8 +50,8 @@ UBSAN = "[    3.0] UBSAN: shift-out-of-bounds in mm/luf.c:12:3\n[    3.0] shift 
 
 
 def test_races_are_read_with_both_accesses() -> None:
-    found = sanitizers.races(RACE + STOCK + UNKNOWN + RACE)
-    assert [race.where for race in found.values()] == [{"luf_owe"}, {"wakeup_source_add"}, {"folio_lock"}]
+    found = sanitizers.races(RACE + STOCK + UNKNOWN + RACE).values()
+    assert [race.where for race in found] == [{"luf_owe"}, {"wakeup_source_add"}, {"folio_lock"}]
     [mixed] = sanitizers.races(RACE.replace("luf_owe+0x18", "luf_flush.part.0+0x18")).values()
     assert mixed.where == {"luf_owe", "luf_flush"} and "by task 41 on cpu 0" in mixed.text
     # A truncated report is ignored.
@@ -62,7 +62,7 @@ def test_functions_of_the_kernel_part() -> None:
     part = tree.read_kernel_part(tree.kernel_dir())
     own = sanitizers.own_functions(part)
     assert {"luf_owe", "luf_flush", "early_ack_receive", "folio_order_alloc", "__luf_free_folios"} <= own
-    assert not {"main", "try_to_unmap", "schedule"} & own
+    assert not {"main", "try_to_unmap", "schedule", "smp_call_function_many_cond"} & own
     hooked = sanitizers.hooked_functions(part)
     assert {"shrink_folio_list", "switch_mm_irqs_off", "get_write_access"} & hooked
     assert "try_to_unmap_flush_dirty_not_there" not in hooked
@@ -70,8 +70,9 @@ def test_functions_of_the_kernel_part() -> None:
 
 def test_complaints() -> None:
     once = ["UBSAN: shift-out-of-bounds in mm/luf.c:12:3"]
-    assert sanitizers.complaints(UBSAN + UBSAN + "[ 1.0] all is well\n" + RACE) == once
+    assert sanitizers.complaints(UBSAN + UBSAN + "[ 1.0] ODEBUG: Out of memory. ODEBUG disabled\n" + RACE) == once
     assert sanitizers.complaints("[   1.0][   T12] WARNING: CPU: 1 PID: 2 at mm/luf.c:1\n")
+    assert len(sanitizers.complaints("pagealloc: single bit error\nINFO: task a:1 blocked for more than 120 s\n")) == 2
 
 
 def test_problems_of_a_guest() -> None:
@@ -103,10 +104,9 @@ def test_complaint_fails(
         return guest_result(f"{TAP.replace('not ok', 'ok')}@quell log leaks\n@quell log\n{log}")
 
     kernels = {"kcsan-stock": SimpleNamespace(image=tmp_path / "stock")} if stock else {}
-    prepared = SimpleNamespace(argv=("work",), data=None, programs=())
     monkeypatch.setattr(machine, "run_script", boot)
     monkeypatch.setattr(build, "build_kernels", lambda *_: kernels)
-    monkeypatch.setattr(workload, "prepare", lambda *_: prepared)
+    monkeypatch.setattr(workload, "prepare", lambda *_: SimpleNamespace(argv=("work",), data=None, programs=()))
     monkeypatch.setattr(kunit, "read_log", lambda *_: [Case("kunit")])
     results = Results()
     bench = sanitizers.Bench(tmp_path / "ours", tmp_path, tmp_path / "disk", Cache(tmp_path))

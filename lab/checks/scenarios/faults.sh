@@ -17,11 +17,13 @@ inject() {
 fail() { for task in "$@"; do echo $on > $task/make-it-fail; done 2>/dev/null; }
 kswapd() { for pid in $(pgrep kswapd); do fail /proc/$pid; done; }
 # Allocations fail only in running readers and in kswapd (reclaim fails too): a failure in the 9p client
-# would break the guest's root.
+# would break the guest's root, one in exec kills the program.
 fail_allocations() {
-	on=1; kswapd
+	on=1; kswapd; last=
 	while running; do
-		fail /proc/$(cat /run/work/reading)/task/*
+		pid=$(cat /run/work/reading)
+		read comm < /proc/$pid/comm && [ "$comm" = mapped-read ] && [ $pid = "$last" ] && fail /proc/$pid/task/*
+		last=$pid
 		echo 2 > /proc/sys/vm/drop_caches; sleep 0.3
 	done
 }
