@@ -27,10 +27,10 @@ def own_objects(paths: Iterable[str]) -> list[str]:
     return sorted(f"{path[:-2]}.o" for path in paths if path.endswith(".c") and not path.startswith(OUTSIDE))
 
 
-# "FILE:LINE: warning: TEXT"; "Warning: FILE:LINE TEXT" of 7.3's kernel-doc.
-WARNING = re.compile(r"^(?:Warning: (?=\S+:\d+ )|(?=\S+ (?:fatal )?(?:warning|error): ))(?:\.\./)*([^\s:]+)(?::\d+)*:? (.*)$")
+WARNING = re.compile(r"^(?:\.\./)*([^\s:]+)(?::\d+)*: (?:fatal )?(?:warning|error): (.*)$")
 
 
 def warnings(output: str) -> list[str]:
-    """The warnings and errors in the output of make or sparse, paths as in the source tree."""
-    return list(dict.fromkeys(re.sub(r"^(\.\./)+", "", text) for text in output.splitlines() if WARNING.match(text)))
+    """The warnings and errors of make, sparse and kernel-doc (7.3's has its own form), paths as in the source tree."""
+    lines = (re.sub(r"^Warning: (\S+:\d+) ", r"\1: warning: ", text) for text in output.splitlines())
+    return list(dict.fromkeys(re.sub(r"^(\.\./)+", "", text) for text in lines if WARNING.match(text)))

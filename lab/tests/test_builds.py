@@ -144,13 +144,13 @@ def test_warnings_go_by_file_and_text() -> None:
     output = (
         "  CC      mm/a.o\n../mm/a.c: In function 'f':\n"
         "../mm/a.c:3:5: warning: x [-Wx]\n    3 |  f();\n../mm/a.c:3:5: warning: x [-Wx]\n"
-        "Warning: mm/a.c:4 Function parameter 'y' not described\n"
+        "../mm/a.c:4: warning: Function parameter 'y' not described\nWarning: ../mm/a.c:5 No description of 'z'\n"
         "../../arch/x86/b.h:1:1: error: bad\nld: warning: c has a LOAD segment\n"
         "./include/linux/d.h:2:2: note: here\n"
     )
     assert own_code.warnings(output) == [
         "mm/a.c:3:5: warning: x [-Wx]",
-        "Warning: mm/a.c:4 Function parameter 'y' not described",
+        "mm/a.c:4: warning: Function parameter 'y' not described", "mm/a.c:5: warning: No description of 'z'",
         "arch/x86/b.h:1:1: error: bad",
         "ld: warning: c has a LOAD segment",
     ]
