@@ -27,6 +27,14 @@ void try_to_park(const char *name, const char *file, bool writer, bool expected)
 		close(fd);
 }
 
+/* The file is excluded until its inode is gone: go on with a new one. */
+static void not_parked(const char *name)
+{
+	try_to_park(name, path, false, false);
+	unlink(path);
+	fill_file(path, OLD);
+}
+
 #define FAIL	DEBUGFS "fail_make_request/"
 
 void mount_debugfs(void)
@@ -67,9 +75,7 @@ void fail_a_write(void)
 	write_text(failing, "0");
 	close(fd);
 	test_result(failed, "luf_stale: a write fails");
-	try_to_park("after a failed write", path, false, false);
-	unlink(path);
-	fill_file(path, OLD);
+	not_parked("after a failed write");
 }
 
 /* R3: f2fs aborts an atomic write without write access. */
@@ -85,9 +91,7 @@ void write_atomically(void)
 	if (ioctl(fd, F2FS_IOC_COMMIT_ATOMIC_WRITE))
 		die("F2FS_IOC_COMMIT_ATOMIC_WRITE");
 	close(fd);
-	try_to_park("after an atomic write", path, false, false);
-	unlink(path);
-	fill_file(path, OLD);
+	not_parked("after an atomic write");
 }
 
 /* R3: md writes the blocks of a bitmap file, so a later fault reads other content. */
@@ -114,9 +118,7 @@ void write_bitmap(void)
 	if (ioctl(md, STOP_ARRAY, 0))
 		die("STOP_ARRAY");
 	close(md);
-	try_to_park("after a bitmap of md", path, false, false);
-	unlink(path);
-	fill_file(path, OLD);
+	not_parked("after a bitmap of md");
 }
 
 /* Page out beside a busy CPU. Returns the pages deferred. */
