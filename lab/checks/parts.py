@@ -22,7 +22,7 @@ _INPUTS = (
 # Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
 # All other parts only compile and boot: they do not depend on docs, the lab's own tests, claims, and
-# modules of other parts that no check imports.
+# checks and scenarios that none of their modules mentions.
 _DEPEND_ON_ALL = ("lab", "report", "export", "models", "own", "deb")
 _GUESTS = (
     "kernel", "workloads", "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt",
@@ -32,28 +32,27 @@ _CLAIMS = ("lab/quell/figures.toml", "lab/quell/published.toml")
 
 
 def _not_for(part: str) -> set[Path]:
-    """Files that are no inputs of ``part``, if it only compiles and boots."""
-    modules = list((repo_root() / "lab/checks").glob("*.py"))
-    imports = re.findall(r"^.*\bimport\b.*$", "\n".join(path.read_text() for path in modules), re.M)
-    used = {f"check_{part}", *re.findall(r"\bcheck_\w+", "\n".join(imports))}
-    others = {path for path in modules if path.stem.startswith("check_") and path.stem not in used}
+    """Files that are no inputs of ``part``, if it only compiles and boots: claims; checks and scenarios of others."""
+    folder = repo_root() / "lab/checks"
+    others = {*folder.glob("check_*.py"), *folder.glob("scenarios/*")}
+    used = set(folder.glob("*.py")) - others | {folder / f"check_{part}.py"} & others
+    while used:
+        others -= used
+        text = "".join(path.read_text() for path in used if path.suffix == ".py")
+        used = {path for path in others if (f"{path.name}/" if path.is_dir() else path.name.removesuffix(".py")) in text}
     return others.union(repo_root() / name for name in _CLAIMS)
 
 
 def inputs(part: str) -> str:
     """A digest of all files in the repository that ``part`` depends on."""
-    digest = hashlib.sha256()
-    root = repo_root()
-    names, others = (_INPUTS, set[Path]()) if part in _DEPEND_ON_ALL else (_GUESTS, _not_for(part))
+    digest, root = hashlib.sha256(), repo_root()
+    names, others = (_INPUTS, {root / _RECORD}) if part in _DEPEND_ON_ALL else (_GUESTS, _not_for(part))
     for name in names:
-        top = root / name
-        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+        for path in sorted((root / name).rglob("*")) if (root / name).is_dir() else [root / name]:
             parts = path.relative_to(root).parts
-            if path in others or any(p.startswith(".") or p == "__pycache__" for p in parts):
-                continue
-            if "/".join(parts) != _RECORD and path.is_file():
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-                digest.update(f"{'/'.join(parts)}\0{content}\0".encode())
+            hidden = any(word.startswith(".") or word == "__pycache__" for word in parts)
+            if path.is_file() and not hidden and others.isdisjoint({path, *path.parents}):
+                digest.update(f"{'/'.join(parts)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\0".encode())
     return digest.hexdigest()
 
 

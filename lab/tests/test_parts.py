@@ -93,11 +93,9 @@ def test_report_and_files(start: Start, tmp_path: Path) -> None:
         "2 passed, 2 failed, 2 skipped",
     ]  # fmt: skip
     cases = list(ET.parse(tmp_path / "a.xml").iter("testcase"))
-    names = ["reads (all)", "nodes", "test_plain", "test_a", "test_b", "writes"]
-    assert [case.get("name") for case in cases] == names
+    assert [case.get("name") for case in cases] == "reads (all),nodes,test_plain,test_a,test_b,writes".split(",")
     assert cases[1].get("classname") == "parts.check_one.test_tap"
-    tags = ["skipped", "error", "skipped", "failure"]
-    assert [child.tag for case in cases for child in case] == tags
+    assert [child.tag for case in cases for child in case] == ["skipped", "error", "skipped", "failure"]
     assert (tmp_path / "a.ktap").read_text() == """KTAP version 1
 1..2
     # Subtest: one
@@ -135,8 +133,7 @@ def test_resume_runs_what_has_not_passed(start: Start, tmp_path: Path) -> None:
     wanted = ["--record", "full.md", "--only", "one", "--only", "two", "--only", "five"]
     run(start, *wanted)
     table = [line for line in (tmp_path / "full.md").read_text().splitlines() if line.startswith("| ")]
-    rows = [line[2:].split(" | ")[:4] for line in table[1:]]
-    assert rows == ["one 2 0 1".split(), "two 0 2 1".split(), "five 0 0 1".split()]
+    assert [line[2:].split(" | ")[:4] for line in table[1:]] == ["one 2 0 1".split(), "two 0 2 1".split(), "five 0 0 1".split()]
     code, out = run(start, *wanted, "--resume")
     assert code == 1 and re.match(r"one: passed on .* with the same inputs\nnot ok: test_a\n", out)
     assert out.endswith("\n0 passed, 2 failed, 2 skipped\n")
@@ -216,3 +213,6 @@ def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> No
     changed = changed_by("lab/checks/check_w1.py", "lab/checks/check_deb.py", "lab/quell/figures.toml")
     assert changed == {*parts._DEPEND_ON_ALL, "w1"}
     assert changed_by("lab/checks/y.py") == changed_by("lab/checks/x.toml") == set(test_command.PARTS)
+    write_files(tmp_path, {"lab/checks/check_vm.py": "import check_w1", "lab/checks/check_w1.py": '"x/y.sh"'})
+    changed = changed_by("lab/checks/scenarios/x/y.sh", "lab/checks/scenarios/z.sh")
+    assert changed == {*parts._DEPEND_ON_ALL, "vm", "w1"}
