@@ -56,6 +56,7 @@ def check_all(results: Results, origin: source.Source, kernel: Path, scratch: Pa
             ["perl", origin.tree / "scripts/checkpatch.pl", "--root", origin.tree, "--strict", "--terse", "--showfile",
              "--show-types", "--no-summary", "--no-signoff", scratch / name],
             cwd=where,
+            env={"LC_ALL": "C.UTF-8"},
             check=False,
         )  # fmt: skip
         said = (result.stdout + result.stderr).splitlines()

@@ -18,7 +18,8 @@ _TIMEOUT_S = 900
 
 def _run(argv: list[str | Path], env: Mapping[str, str]) -> proc.Result:
     lab = repo_root() / "lab"
-    ours = {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+    ours = {"PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1"}
+    ours |= {"NO_COLOR": "1", "TTY_COMPATIBLE": "0", "COLUMNS": "80"}
     limit = _TIMEOUT_S * steps.patience()
     return proc.run([sys.executable, "-m", *argv], cwd=lab, env={**ours, **env}, timeout=limit, check=False)
 
@@ -26,7 +27,7 @@ def _run(argv: list[str | Path], env: Mapping[str, str]) -> proc.Result:
 def run_tests(results: Results, name: str, folder: Path, env: Mapping[str, str] | None = None) -> None:
     """Run pytest on a folder or file below ``lab``, with ``env`` besides; report each test."""
     xml = folder / "junit.xml"
-    tests = _run(["pytest", "-q", f"--junitxml={xml}", name], env or {})
+    tests = _run(["pytest", "-q", f"--junitxml={xml}", f"--basetemp={folder / 't'}", name], env or {})
     found = list(ET.parse(xml).iter("testcase")) if xml.exists() else []
     for case in found:
         title = f"{case.get('classname')}.{case.get('name')}"

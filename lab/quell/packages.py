@@ -31,8 +31,7 @@ def missing(requirements: Path) -> list[str]:
 
 def pip(args: Sequence[str | Path], what: str, *, cwd: Path | None = None) -> None:
     """Run pip with ``args``. UsageError with ``what`` (a subject and a verb) when it fails."""
-    argv = [sys.executable, "-m", "pip", *args, "--quiet", "--disable-pip-version-check"]
-    argv += ["--no-input", "--timeout", "15", "--retries", "2"]
+    argv = [sys.executable, "-m", "pip", *args, "--quiet", "--disable-pip-version-check", "--no-input"]
     try:
         proc.run(argv, cwd=cwd, timeout=_TIMEOUT_S)
     except QuellError as error:

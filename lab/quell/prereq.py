@@ -12,7 +12,7 @@ from quell.errors import QuellError, UsageError
 
 # apt-get gives up after about a minute, and waits for another apt-get.
 APT_OPTIONS = (
-    "-o", "Acquire::Retries=2",
+    "-o", "Acquire::Retries=4",
     "-o", "Acquire::http::Timeout=20",
     "-o", "Acquire::https::Timeout=20",
     "-o", "DPkg::Lock::Timeout=300",
