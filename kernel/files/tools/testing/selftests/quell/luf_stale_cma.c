@@ -26,6 +26,17 @@ static bool take_area(unsigned long nr)
 	return ok;
 }
 
+/* A page with a short reference fails it. */
+static bool take_area_in_time(unsigned long nr)
+{
+	for (int i = 0; i < 10; i++) {
+		if (take_area(nr))
+			return true;
+		usleep(20000);
+	}
+	return false;
+}
+
 /* In one write, for large folios. */
 static void fill_at_once(void)
 {
@@ -71,8 +82,7 @@ void take_cma(bool park)
 		for (int i = 0; park && i < 5 && vm_counter("luf_park") == before; i++)
 			pageout(map, "luf_park");
 		given = luf_given_back();
-		/* A page with a short reference fails it. */
-		failed += !take_area(nr) && !take_area(nr) && !take_area(nr);
+		failed += !take_area_in_time(nr);
 		drains += luf_given_back() > given;
 		companion_stop(&c);
 		/* If all of it is busy, other pages move and nothing is deferred here. */

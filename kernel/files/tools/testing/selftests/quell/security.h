@@ -35,6 +35,7 @@ void page_out_of(pid_t pid, volatile void *address, unsigned long size);
 
 /* security_secrets.c */
 void *read_on(void *arg);
+void wait_hot(int first, int end);
 void test_secrets(void);
 void test_zeroes(void);
 

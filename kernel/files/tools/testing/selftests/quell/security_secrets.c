@@ -49,13 +49,14 @@ static void reader(int unused __always_unused)
 		pthread_join(threads[cpu], NULL);
 }
 
-static void wait_hot(void)
+/* Until all CPUs from @first below @end have read all pages since. */
+void wait_hot(int first, int end)
 {
 	unsigned long before[MAX_CPUS];
 
-	for (int cpu = 1; cpu < nr_cpus; cpu++)
+	for (int cpu = first; cpu < end; cpu++)
 		before[cpu] = atomic_load(&sh->passes[cpu]);
-	for (int cpu = 1; cpu < nr_cpus; cpu++)
+	for (int cpu = first; cpu < end; cpu++)
 		while (atomic_load(&sh->passes[cpu]) < before[cpu] + 2)
 			usleep(100);
 }
@@ -136,9 +137,9 @@ static void look_for_secrets(const char *name, void (*take)(pid_t pid), const ch
 	wait_ready(1);
 	parked = vm_counter("luf_park");
 	for (int i = 0; i < rounds; i++) {
-		wait_hot();
+		wait_hot(1, nr_cpus);
 		drain_all_lru();
-		wait_hot();
+		wait_hot(1, nr_cpus);
 		frames_of(pid, sh->map, PAGES, frames);
 		take(pid);
 		/* Root frees the frames for the next user. */

@@ -38,7 +38,7 @@ static long try_pageout(const char *counter)
 
 /*
  * Returns the rise of @counter, the first of at least @least, else the last of ten. A CPU that
- * runs a kernel thread needs no flush, and its host may stop it there.
+ * runs a kernel thread needs no flush, and the host may stop it there.
  */
 static long pageout_until(const char *counter, long least)
 {
@@ -134,7 +134,7 @@ int main(int argc, char **argv)
 	usleep(20000);
 
 	{
-		long on = try_pageout("luf_park"), off;
+		long on = pageout_until("luf_park", PAGES / 2), off;
 
 		set_switch("luf", false);
 		off = try_pageout("luf_park");
@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 			    "switches luf: nothing stays deferred when off");
 	}
 	if (counts_flushes() && has_switch("unmap_batch")) {
-		long on = try_pageout("nr_tlb_remote_flush"), off;
+		long on = pageout_until("nr_tlb_remote_flush", 1), off;
 
 		set_switch("unmap_batch", false);
 		off = pageout_until("nr_tlb_remote_flush", PAGES / 2);

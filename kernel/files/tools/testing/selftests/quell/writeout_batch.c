@@ -96,13 +96,18 @@ static void numa_balancing(bool on)
 		write_text(NUMA_BALANCING, on ? before : "0");
 }
 
+/*
+ * Repeats, as the host may stop a CPU: the other one, while it runs a kernel thread and needs no
+ * flush, or this one, which then ends a batch early.
+ */
 static void one_flush(enum swap swap, enum kind kind, bool on)
 {
-	uint64_t *list = map_list(kind);
-	struct companion c;
-	long flushes, batches, folios, most;
+	/* A few flushes belong to others: thread creation, timers, the split of a large folio. */
+	long most = LIST / (swap == SWAP_FILE && kind == LARGE ? 8 : 16);
+	long least = LIST / (kind == LARGE ? 64 : 4);
+	bool same, sound = true, ok = false;
+	long flushes, batches, folios;
 	unsigned long out, lost;
-	bool same;
 
 	if (!counts_flushes()) {
 		test_skip("CONFIG_DEBUG_TLBFLUSH", "one flush, %s, %s, %s", swap_names[swap],
@@ -110,34 +115,36 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 		return;
 	}
 	numa_balancing(false);
-	fill_list(list, 1000);
-	set_switch("writeout_batch", on);
-	companion_start(&c, list);
-	flushes = vm_counter("nr_tlb_remote_flush");
-	batches = vm_counter("writeout_batch_flush");
-	folios = vm_counter("writeout_batch_folios");
-	madvise(list, HUGE, MADV_PAGEOUT);
-	flushes = vm_counter("nr_tlb_remote_flush") - flushes;
-	folios = vm_counter("writeout_batch_folios") - folios;
-	batches = vm_counter("writeout_batch_flush") - batches;
-	companion_stop(&c);
-	set_switch("writeout_batch", true);
+	for (int i = 0; i < 10 && sound && !ok; i++) {
+		uint64_t *list = map_list(kind);
+		struct companion c;
+
+		fill_list(list, 1000);
+		set_switch("writeout_batch", on);
+		companion_start(&c, list);
+		flushes = vm_counter("nr_tlb_remote_flush");
+		batches = vm_counter("writeout_batch_flush");
+		folios = vm_counter("writeout_batch_folios");
+		madvise(list, HUGE, MADV_PAGEOUT);
+		flushes = vm_counter("nr_tlb_remote_flush") - flushes;
+		folios = vm_counter("writeout_batch_folios") - folios;
+		batches = vm_counter("writeout_batch_flush") - batches;
+		companion_stop(&c);
+		set_switch("writeout_batch", true);
+		/* I/O in the background is not finished. */
+		out = swapped(list);
+		same = list_is(list, 1000);
+		lost = forgotten(list);
+		sound = out > LIST * 9 / 10 && same && !lost &&
+			(on ? batches >= 1 && folios <= BATCH * batches : !batches);
+		ok = sound && (on ? batches <= LIST / BATCH + 4 && flushes <= most :
+				    flushes >= least);
+		munmap(list, HUGE);
+	}
 	numa_balancing(true);
-	/* I/O in the background is not finished. */
-	out = swapped(list);
-	same = list_is(list, 1000);
-	lost = forgotten(list);
-	/* A few flushes belong to others: thread creation, timers, the split of a large folio. */
-	most = LIST / (swap == SWAP_FILE && kind == LARGE ? 8 : 16);
-	test_result(out > LIST * 9 / 10 && same && !lost &&
-		    (on ? batches >= 1 && batches <= LIST / BATCH + 4 &&
-		     folios <= BATCH * batches && flushes <= most :
-			  !batches && flushes >= LIST / (kind == LARGE ? 64 : 4)),
-		    "one flush, %s, %s, %s: %ld flushes, %ld batches of %ld folios, %lu out, %lu lost%s",
+	test_result(ok, "one flush, %s, %s, %s: %ld flushes, %ld batches of %ld folios, %lu out, %lu lost%s",
 		    swap_names[swap], kind_names[kind], on ? "on" : "off", flushes, batches,
-		    folios, out, lost,
-		    same ? "" : ", not as they were");
-	munmap(list, HUGE);
+		    folios, out, lost, same ? "" : ", not as they were");
 }
 
 /* --- Discards ------------------------------------------------------------ */
@@ -248,13 +255,14 @@ static void damon_pages_out(enum swap swap)
 		write_text(path, damon[i].value ?: range[n++]);
 	}
 	while (out <= LIST * 9 / 10 && now() < end) {
-		usleep(100000);
+		usleep(10000);
 		out = swapped(list);
 	}
-	write_text(DAMON "0/state", "off");
-	write_text(DAMON "nr_kdamonds", "0");
+	/* Before it is off it pages out what others fault in, a few pages each time. */
 	batches = vm_counter("writeout_batch_flush") - batches;
 	folios = vm_counter("writeout_batch_folios") - folios;
+	write_text(DAMON "0/state", "off");
+	write_text(DAMON "nr_kdamonds", "0");
 	companion_stop(&c);
 	numa_balancing(true);
 	same = list_is(list, 1000);
