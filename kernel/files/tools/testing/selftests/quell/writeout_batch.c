@@ -142,7 +142,8 @@ static void one_flush(enum swap swap, enum kind kind, bool on)
 		munmap(list, HUGE);
 	}
 	numa_balancing(true);
-	test_result(ok, "one flush, %s, %s, %s: %ld flushes, %ld batches of %ld folios, %lu out, %lu lost%s",
+	test_result(ok,
+		    "one flush, %s, %s, %s: %ld flushes, %ld batches of %ld folios, %lu out, %lu lost%s",
 		    swap_names[swap], kind_names[kind], on ? "on" : "off", flushes, batches,
 		    folios, out, lost, same ? "" : ", not as they were");
 }
