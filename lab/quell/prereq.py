@@ -10,7 +10,7 @@ from pathlib import Path
 from quell import proc, ui
 from quell.errors import QuellError, UsageError
 
-# apt-get gives up after about a minute, and waits for another apt-get.
+# apt-get gives up after about two minutes, and waits for another apt-get.
 APT_OPTIONS = (
     "-o", "Acquire::Retries=4",
     "-o", "Acquire::http::Timeout=20",

@@ -161,7 +161,7 @@ static struct cost attack(void (*work)(int), bool reclaim, const char *counter)
 	while (waitpid(it, NULL, WNOHANG) != it) {
 		usleep(5000);
 		if (reclaim && found.page_outs < PAGE_OUTS) {
-			/* What is not mapped needs no flush. */
+			/* Unmapped pages need no flush. */
 			wait_hot(2, 4);
 			page_out_of(them, sh->map, SIZE);
 			if (++found.page_outs == PAGE_OUTS)

@@ -53,12 +53,18 @@ static void reader(int unused __always_unused)
 void wait_hot(int first, int end)
 {
 	unsigned long before[MAX_CPUS];
+	long limit = now_us() + 120000000;
 
 	for (int cpu = first; cpu < end; cpu++)
 		before[cpu] = atomic_load(&sh->passes[cpu]);
 	for (int cpu = first; cpu < end; cpu++)
-		while (atomic_load(&sh->passes[cpu]) < before[cpu] + 2)
+		while (atomic_load(&sh->passes[cpu]) < before[cpu] + 2) {
+			if (now_us() > limit) {
+				errno = ETIMEDOUT;
+				die("a reader");
+			}
 			usleep(100);
+		}
 }
 
 static uint64_t *writer_map;

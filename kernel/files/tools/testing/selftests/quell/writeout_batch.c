@@ -259,7 +259,7 @@ static void damon_pages_out(enum swap swap)
 		usleep(10000);
 		out = swapped(list);
 	}
-	/* Before it is off it pages out what others fault in, a few pages each time. */
+	/* Until it is off, it goes on with pages from faults, a few each time. */
 	batches = vm_counter("writeout_batch_flush") - batches;
 	folios = vm_counter("writeout_batch_folios") - folios;
 	write_text(DAMON "0/state", "off");
