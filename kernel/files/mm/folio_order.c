@@ -32,10 +32,10 @@
  *    from SCORE_COLD down twice a run is needed, from SCORE_RANDOM down two of 16 pages are
  *    looked at. An isolated fault also looks at the last block: if both probes are old that
  *    costs SCORE_UNUSED. folio_order_note() [score_test, unused_test, filled_later_test; learns]
- *  - The hint is never trusted. Score and place of the last block are one word of the VMA, written
- *    without a lock by faults that hold the VMA's lock or the mmap lock for reading. Updates may
- *    be lost, and fork, split and merge copy it or not. No address is used from it without a look
- *    at the page table. folio_order_unused(), folio_order_probe() [races, threads, fork]
+ *  - The hint is never trusted. Score and place of the last block are one word: vm_private_data,
+ *    which is vm_ops' to use, and anonymous VMAs have none. Faults hold their VMA or the mmap lock
+ *    for reading. Updates may be lost; fork, split and merge copy it or not. The page table has the
+ *    last word on any address. folio_order_unused(), folio_order_probe() [races, threads, fork]
  *  - No fault reclaims or compacts memory for these folios: single pages are used where free memory
  *    is at the min watermark or fragmented, or the cgroup at its limit. kswapd is woken early.
  *    folio_order_get() [limit]
@@ -79,19 +79,18 @@ unsigned long folio_order_manual __read_mostly;
 #define SCORE_UNUSED		16
 
 /*
- * The word of a VMA: its score, and the order and first page of the last allocation. The VMA's is
- * read and written as a word, since faults do both without a lock. 0 is that of a new VMA.
+ * The word of a VMA: its score, and the last allocation; 0 at first. Faults read and write it as a
+ * word, without a lock. As a pointer it would be no canonical address, so a dereference faults.
  */
 union folio_order_hint {
-	unsigned long word;
+	void *word;
 	struct {
 		long score : 8;
 		unsigned long order : 4;
-		unsigned long page : BITS_PER_LONG - 12;
+		unsigned long page : BITS_PER_LONG - 13;
+		unsigned long no_pointer : 1;
 	};
 };
-
-static_assert(sizeof(union folio_order_hint) == sizeof(unsigned long));
 
 /* How many used pages beside a block of @order are enough. */
 static unsigned int folio_order_run(int score, unsigned int order)
@@ -279,6 +278,7 @@ static union folio_order_hint folio_order_note(const struct folio_order_fault *f
 	hint.score = clamp(score, SCORE_MIN, SCORE_MAX);
 	hint.page = page & -BIT(order);
 	hint.order = order;
+	hint.no_pointer = 1;
 	return hint;
 }
 
@@ -379,14 +379,14 @@ static noinline struct folio *folio_order_look(struct vm_fault *vmf, union folio
 		folio = folio_order_get(vmf, orders & (BIT(order + 1) - 1));
 	count_vm_events(FOLIO_ORDER_UNUSED, fault.unused);
 	hint = folio_order_note(&fault, folio ? folio_order(folio) : 0);
-	if (hint.word != READ_ONCE(vma->folio_order))
-		WRITE_ONCE(vma->folio_order, hint.word);
+	if (hint.word != READ_ONCE(vma->vm_private_data))
+		WRITE_ONCE(vma->vm_private_data, hint.word);
 	return folio;
 }
 
 struct folio *folio_order_alloc(struct vm_fault *vmf)
 {
-	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->folio_order) };
+	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->vm_private_data) };
 	bool passes = folio_order_passes(hint.score, vmf->address >> PAGE_SHIFT);
 
 	return passes ? NULL : folio_order_look(vmf, hint);
@@ -395,7 +395,7 @@ struct folio *folio_order_alloc(struct vm_fault *vmf)
 /* Clear the probes' young bits, if the hint still names this block. */
 void folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr)
 {
-	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->folio_order) };
+	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->vm_private_data) };
 	unsigned int at = ((vmf->address & PAGE_MASK) - addr) >> PAGE_SHIFT, i;
 
 	if (hint.page != addr >> PAGE_SHIFT || BIT(hint.order) != nr)

@@ -229,7 +229,7 @@ static void expect_hint(struct kunit *test, union folio_order_hint hint, int sco
 static void score_test(struct kunit *test)
 {
 	struct folio_order_fault fault = {};
-	unsigned long word;
+	void *word;
 	int i;
 
 	KUNIT_EXPECT_EQ(test, folio_order_run(0, 3), 8U);
@@ -244,12 +244,14 @@ static void score_test(struct kunit *test)
 	/* Random accesses do not write the hint any more. */
 	word = fault.hint.word;
 	note(&fault, SIM_BASE, 0, false);
-	KUNIT_EXPECT_EQ(test, fault.hint.word, word);
+	KUNIT_EXPECT_PTR_EQ(test, fault.hint.word, word);
 	note(&fault, SIM_BASE + 21, 4, true);
 	expect_hint(test, fault.hint, 0, 4, SIM_BASE + 16);
-	/* The last page of the address space and the largest order fit. */
-	note(&fault, ULONG_MAX >> PAGE_SHIFT, 0, false);
-	expect_hint(test, fault.hint, -1, 0, ULONG_MAX >> PAGE_SHIFT);
+	/* The last page of user space and the largest order fit. */
+	note(&fault, LONG_MAX >> PAGE_SHIFT, 0, false);
+	expect_hint(test, fault.hint, -1, 0, LONG_MAX >> PAGE_SHIFT);
+	/* As a pointer it would be no canonical address. */
+	KUNIT_EXPECT_LT(test, (long)fault.hint.word, 0);
 	note(&fault, SIM_BASE + 21, PMD_ORDER - 1, true);
 	KUNIT_EXPECT_EQ(test, (unsigned int)fault.hint.order, (unsigned int)PMD_ORDER - 1);
 }
