@@ -33,7 +33,6 @@ _NAME = "deb"
 _SOURCE_NAME = "linux-quell"
 # KUnit tests need KUnit in the kernel; a distribution's has none.
 _TESTS = {"CONFIG_QUELL_KUNIT_TEST": "CONFIG_KUNIT"}
-_TESTED = "CONFIG_QUELL_LUF"
 _QUELL = "CONFIG_QUELL"
 # Certificates and hashes that go into the kernel: files of whoever made the configuration.
 _FILES = ("CONFIG_SYSTEM_TRUSTED_KEYS", "CONFIG_SYSTEM_REVOCATION_KEYS", "CONFIG_SYSTEM_BLACKLIST_HASH_LIST")
@@ -147,7 +146,7 @@ def adapt(config: Config, quell: str, tree: Path, lab_only: Collection[str] = ()
     asked = {
         name: "n" if name in refused or (name in lab_only and have.get(name) != "y") else value
         for name, value in build.options(quell).items()
-        if name not in _TESTS or (have.get(_TESTS[name]) == "y" and _TESTED not in refused)
+        if name not in _TESTS or have.get(_TESTS[name]) == "y"
     }
     changed = dict(asked)
     notes: list[str] = []

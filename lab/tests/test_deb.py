@@ -171,7 +171,7 @@ SECURE_BOOT = "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\n"
     ("CONFIG_KUNIT=y\n", {"QUELL_KUNIT_TEST": "y"}, []),
     # So it is in the configuration of a package that was built before.
     ("CONFIG_KUNIT=y\n# CONFIG_QUELL_KUNIT_TEST is not set\n", {"QUELL_KUNIT_TEST": "n"}, []),
-    ("CONFIG_KUNIT=y\n# CONFIG_QUELL_LUF is not set\n", {"QUELL": "y", "QUELL_LUF": "n", "QUELL_KUNIT_TEST": ""},
+    ("CONFIG_KUNIT=y\n# CONFIG_QUELL_LUF is not set\n", {"QUELL": "y", "QUELL_LUF": "n", "QUELL_KUNIT_TEST": "y"},
      ["left out, as mine has them off: CONFIG_QUELL_LUF"]),
     # Lab-only ones have to be asked for.
     ("", {"QUELL_ZAP_BATCH": "n"}, []), ("# CONFIG_QUELL_ZAP_BATCH is not set\n", {"QUELL_ZAP_BATCH": "n"}, []),
