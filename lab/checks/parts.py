@@ -13,6 +13,7 @@ import pytest
 
 from checks.cases import Case
 from quell import build, prereq, qemu, source, ui, version
+from quell.errors import UsageError
 from quell.paths import Cache, repo_root, write_atomic
 
 # The result of a part depends on the kernel source, the system, and these files.
@@ -71,7 +72,7 @@ is another one, or when it did not pass.
 class Record:
     """The last result of each part: a file with a table, for readers and for ``--resume``.
 
-    Without ``file`` it is in the cache; ``full``: for the long forms. A damaged file is ignored.
+    Without ``file`` it is in the cache, ignored if damaged; ``full``: for the long forms. UsageError for another file.
     """
 
     def __init__(self, cache: Cache, file: Path | None, full: bool) -> None:
@@ -80,6 +81,8 @@ class Record:
         self._cache, self._commit = cache, version.quell(besides=_RECORD)
         self._head = _HEAD.format(" --full" if full else "")
         text = self.file.read_text(errors="replace") if self.file.exists() else ""
+        if file and text and not text.startswith(_HEAD.partition("{")[0]):
+            raise UsageError(f"--record should name a record or a new file, not {file}")
         lines = text.removeprefix(self._head).splitlines() if text.startswith(self._head) else []
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
         self._rows = {row[0]: row for row in rows if len(row) == 9}

@@ -153,8 +153,7 @@ def select(series: Series, only: Collection[str] = (), *, lab: bool = False) -> 
             raise UsageError(f"--only: there is no patch '{name}'; the names are {', '.join(known)}")
     wanted = {commit.patch for commit in series.commits if lab or not commit.lab}
     if only:
-        chosen = {*only, *(tree.NEEDS[name] for name in only if name in tree.NEEDS)}
-        wanted = {*chosen, *tree.COMMON, *(name for name in wanted if tree.NEEDS.get(name) in chosen)}
+        wanted = {*only, *tree.COMMON, *(tree.NEEDS[name] for name in only if name in tree.NEEDS)}
     commits = [commit for commit in series.commits if commit.patch in wanted]
     files = {path: series.part.files[path] for commit in commits for path in commit.files}
     hooks = [hook for hook in series.part.hooks if hook.name in wanted]

@@ -75,8 +75,6 @@ def get_source(cache: Cache, kernel: str = DEFAULT) -> Source:
     """The source of ``--kernel``: Debian's of that version, or a tree's."""
     if kernel in VERSIONS:
         return debian_source(cache, kernel)
-    if not Path(kernel).is_dir():
-        raise UsageError(f"--kernel should be {', '.join(VERSIONS)} or the folder of a Linux tree, not '{kernel}'")
     return user_tree(Path(kernel), cache)
 
 
@@ -178,7 +176,7 @@ def plain_tree(tree: Path, *, quell: bool = False) -> Source:
     UsageError for no kernel tree, another version, or (unless ``quell``) a tree with Quell.
     """
     if not tree.is_dir():
-        raise UsageError(f"there is no folder {tree}")
+        raise UsageError(f"--kernel should be {', '.join(VERSIONS)} or the folder of a Linux tree, not '{tree}'")
     version = check_version(tree)
     if not quell and ((tree / "mm/Kconfig.quell").exists() or (tree / ".git/quell.json").exists()):
         raise UsageError(

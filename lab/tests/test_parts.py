@@ -13,10 +13,11 @@ import pytest
 
 from checks import parts
 from checks.cases import Case
-from conftest import text_of, until, write_files
+from conftest import fails, text_of, until, write_files
 from guests import Patch
 from quell import cli
 from quell.commands import test as test_command
+from quell.errors import UsageError
 from quell.paths import Cache, repo_root
 
 CHECKS = {
@@ -156,7 +157,7 @@ def test_signal_cleans_up(number: signal.Signals, start: Start, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("words", "code"), [
-    ("--ktap /no/x", 1), ("--junit /no/x", 1), ("--record /no/x", 1), ("--build no-such", 2), ("--only seven", 2),
+    ("--ktap /no/x", 2), ("--junit /no/x", 2), ("--record /no/x", 2), ("--build no-such", 2), ("--only seven", 2),
 ])  # fmt: skip
 def test_wrong_usage(words: str, code: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(test_command, "_install", lambda _: None)
@@ -195,7 +196,7 @@ def test_what_passed_is_known_until_something_changes(cache: Cache, tmp_path: Pa
     monkeypatch.setattr(parts, "_system", lambda _: "a newer kernel source")
     assert passed("lab") == ""
     file.write_text("{")
-    assert passed("lab") == ""
+    fails(UsageError, "--record should name a record or a new file", passed, "lab")
 
 
 def test_inputs_change_with_every_file(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -92,7 +92,7 @@ def snapshot(tree: Path) -> dict[str, tuple[int, int]]:
     ("6.1.120", "", r"is Linux 6\.1\.120, but Quell is for Linux 6\.12"),
     ("6.120.3", "", r"Linux 6\.120\.3"),
     ("6.12.7", "mm/Kconfig.quell", "has Quell applied already"),
-    ("", "file", "not a Linux source tree"), ("", "", "no folder"),
+    ("", "file", "not a Linux source tree"), ("", "", "or the folder of a Linux tree"),
 ])  # fmt: skip
 def test_refused_trees(version: str, also: str, says: str, cache: Cache, tmp_path: Path) -> None:
     tree = write_tree(tmp_path / "tree", version) if version else tmp_path / "tree"

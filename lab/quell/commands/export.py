@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Write the kernel part as patches for a Linux tree: a series for git am, and one roll-up patch.
 
-One commit per patch of kernel/hooks/VERSION, with the new files that belong to it; any
-first part of the series builds. The patches are made for Debian's source or the
-tree that is given. Their author is that of Quell's own history. Patches that serve
-the lab only (switches for Linux's own mechanisms, the run-time checker of luf) are
-left out.
+One commit per patch of kernel/hooks/VERSION, with the new files that belong to it, and one
+for its tests; any first part of the series builds. The patches are made for Debian's source or
+the tree that is given. Their author is that of Quell's own history. Patches that serve the lab
+only (switches for Linux's own mechanisms, the run-time checker of luf) are left out.
 """
 
 import argparse

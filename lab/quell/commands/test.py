@@ -38,7 +38,7 @@ import os
 from pathlib import Path
 
 from quell import packages
-from quell.errors import QuellError
+from quell.errors import QuellError, UsageError
 from quell.paths import Cache, repo_root
 
 CHECKS = repo_root() / "lab/checks"
@@ -101,8 +101,10 @@ def main(args: argparse.Namespace) -> int:
     """Run pytest on the parts."""
     cache = Cache()
     for file in filter(None, (args.junit, args.ktap, args.record)):
-        # An error now, not after hours.
-        file.open("a").close()
+        try:
+            file.open("a").close()
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}") from error
     _install(cache)
     # A selection there would be recorded as the whole part.
     os.environ.pop("PYTEST_ADDOPTS", None)

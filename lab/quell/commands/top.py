@@ -4,10 +4,10 @@
 A TLB shootdown interrupts other CPUs to have them flush their TLBs. The first lines say how much CPU
 time shootdowns cost here, and whether Quell helps. The tables below list causes and processes.
 
-Live until q or Ctrl-C, then the sums; with --once, or where the output is no terminal, one interval;
-with -- CMD the whole machine while CMD runs. Needs root, and Python 3.9 with its standard library: no
-Quell kernel, no network. Tracing uses instances of its own in tracefs, which are removed at the end,
-also if top is killed.
+Live until q or Ctrl-C, then the sums; with --once, or tables where the output is no terminal, one
+interval; with -- CMD the whole machine while CMD runs. Needs root, and Python 3.9 with its standard
+library: no Quell kernel, no network. Tracing uses instances of its own in tracefs, which are removed
+at the end, also if top is killed.
 
 --json prints one line per interval, an object of schema quell-top/2. --folded prints stacks at the
 end, for flamegraph.pl and its like. With -- CMD the tables go to stderr; with --json or --folded CMD's
