@@ -15,8 +15,8 @@
  * CSD_FLAG_EARLY: the target copies the call, acknowledges it and then runs it, with interrupts
  * off throughout. So the initiator may use the message again before its function has run.
  *
- * After a batch of such calls the target takes the calls that were queued meanwhile. An initiator
- * that queues one in that time sends no IPI (early_ack_looks()).
+ * After such calls at the head of its queue the target takes those that were queued meanwhile. An
+ * initiator that queues one in that time sends no IPI (early_ack_looks()).
  *
  *  - A message has one user at a time: csd_lock() waits for the acknowledgment of the last call.
  *    An initiator that may be preempted while it waits (since 7.0) finds its message free, or

@@ -55,7 +55,7 @@
  *  - The level of an entry does not matter: a flush of any address in a huge page removes its
  *    entry. The range is flushed in steps of a page (cleared_ptes), or everything beyond 33 pages.
  *    Where a flush names a level, or an architecture reads tlb->vma_huge and the like, this gather
- *    knows only its own levels: CONFIG_QUELL_GATHER_RANGE is x86 only.
+ *    knows only its own levels: CONFIG_QUELL_GATHER_RANGE is x86-64 only.
  *  - A gather of several VMAs (munmap(), mprotect()) adds each that it changes.
  *  - CPUs in lazy TLB mode are not interrupted, as for this call alone: they compare tlb_gen
  *    before they use an entry of the mm.

@@ -52,7 +52,7 @@
  *
  *	free pages	kswapd				allocation that may wait
  *	  above low	frees what needs no IPI		takes free pages
- *	  above min	all, max(128, (low-min)/4) up	takes free pages
+ *	  above min	all: (low-min)/4, 128..4096 up	takes free pages
  *	  below min	the same			frees all, before it reclaims
  *
  * R5, nothing hidden: a CPU is left out by evidence, never by time. It compared tlb_gen since, or

@@ -40,7 +40,7 @@ enum luf_drain_reason {
 /* The deferred-free list of a node. Estimates read the numbers without @lock. */
 struct luf_lot {
 	spinlock_t lock;		/* protects all below but @freeing */
-	struct list_head folios;	/* oldest generation first; it is in folio->private */
+	struct list_head folios;	/* by generation, which is in folio->private */
 	unsigned long nr_pages;
 	unsigned long nr_zone[MAX_NR_ZONES];
 	struct rw_semaphore freeing;	/* read: from taking folios out until they are free */
@@ -159,8 +159,8 @@ static unsigned long luf_worth(unsigned long managed)
 /*
  * Return how many pages of @pgdat may wait: the distance between its watermarks, low to high,
  * but at least the pages that are worth a flush and at most LUF_LOT_MAX; or the parameter's value.
- * @piece: how many pages kswapd may hold back while free pages are below low. At least 128, four
- * batches of stock: a quarter of low - min is 27 pages with 256 MB, and would need stock's flushes.
+ * @piece: how many pages kswapd may hold back while free pages are below low: a quarter of low -
+ * min, but 128 (four batches of stock) to 4096. With 256 MB the quarter, 27, needs stock's flushes.
  */
 static unsigned long luf_node_limit(struct pglist_data *pgdat, unsigned long *piece)
 {
@@ -320,7 +320,7 @@ bool luf_hold(struct folio *folio)
 	if (folio_test_large(folio))
 		return false;
 	if (READ_ONCE(lot->nr_held) == LUF_HELD_MAX)
-		luf_release(folio_nid(folio), luf_done());
+		count_vm_events(LUF_RELEASE_AGED, luf_release(folio_nid(folio), luf_done()));
 	spin_lock(&lot->lock);
 	for (i = 0; i < lot->nr_held; i++)
 		if (lot->held[i].folio == folio)
@@ -463,7 +463,7 @@ static unsigned long luf_zone_free(struct zone *zone)
  * May kswapd rest although the free pages of @zone are short of @mark? Waiting pages count as free
  * above the low watermark, not below it: there kswapd wakes up and releases them. Free and waiting
  * pages together must reach @mark, and exceed the low watermark by twice the pages that are worth
- * a flush. From about 8 GB on @mark is the higher one.
+ * a flush. On a large zone @mark is the higher one.
  */
 bool luf_balanced(struct zone *zone, int order, unsigned long mark, int highest_zoneidx)
 {

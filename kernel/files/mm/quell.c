@@ -5,7 +5,7 @@
  * quell= takes a comma list, read from left to right:
  *
  *	on	every mechanism
- *	off	stock Linux: nothing that Quell adds, all that Linux has
+ *	off	none of the mechanisms that Quell adds, all that Linux has
  *	NAME	this mechanism; as the first word it means off,NAME
  *	-NAME	not this mechanism, Linux's own ones included
  *

@@ -46,6 +46,8 @@
  *    system that releases or writes a folio, swap's own I/O, its own cond_resched(). User space
  *    may have to carry out such I/O (nbd, FUSE), with its own memory in the batch. Where a swap
  *    device discards clusters, the allocation of swap space waits for that: then no batch begins.
+ *    Lazy unmap flush may drain a full list meanwhile, and wait for luf_mutex: its
+ *    holder flushes, and waits for no folio.
  *    writeout_batch_unlock(), writeout_batch_due(), writeout_batch_may_wait()
  *  - After the flush a folio is like an unmapped one of the list: isolated, with reclaim's
  *    reference. A fault maps it again without a wait for I/O. writeout_batch_fits() has the cases.

@@ -9,9 +9,9 @@
 QUELL_EVENT(LUF_PARK, "luf_park")		/* pages put on deferred-free lists */
 QUELL_EVENT(LUF_MIGRATE, "luf_migrate")		/* of these, by migration */
 QUELL_EVENT(LUF_RELEASE_AGED, "luf_release_aged") /* of these, released without an IPI */
-QUELL_EVENT(LUF_FLUSH, "luf_flush")		/* flushes for deferred-free lists */
+QUELL_EVENT(LUF_FLUSH, "luf_flush")		/* flushes for pages that wait, and for writers */
 QUELL_EVENT(LUF_KEPT_FOLIO, "luf_kept")		/* folios unmapped lazily, then not freed */
-QUELL_EVENT(LUF_WRITE, "luf_write")		/* opens for writing and faults that had to flush */
+QUELL_EVENT(LUF_WRITE, "luf_write")		/* opens, exclusions, faults that flushed */
 #endif
 #ifdef CONFIG_QUELL_WRITEOUT_BATCH
 QUELL_EVENT(WRITEOUT_BATCH_FLUSH, "writeout_batch_flush") /* flushes before folios are written */
@@ -37,6 +37,6 @@ QUELL_EVENT(FOLIO_ORDER_UNUSED, "folio_order_unused") /* blocks that were found 
 QUELL_EVENT(FOLIO_ORDER_REUSE, "folio_order_reuse") /* pages not copied after fork */
 #endif
 QUELL_EVENT(FOLIO_ORDER_SPLIT, "folio_order_split") /* folios split as partially mapped */
-QUELL_EVENT(FOLIO_ORDER_UNDERUSED, "folio_order_underused") /* split by reclaim for their zeroes */
+QUELL_EVENT(FOLIO_ORDER_UNDERUSED, "folio_order_underused") /* had zeroes when reclaimed */
 #endif
 #undef QUELL_EVENT

@@ -28,7 +28,7 @@
  * A1: the target uses no stale entry in its ack-to-flush window. Interrupts are off from before
  * the acknowledgment until after the flush wherever the queue is emptied (handler, idle loop,
  * stopper, smpcfd_dying_cpu()), nothing is scheduled, and of the queue only flush_tlb_func() runs.
- * [early_ack dontneed, unmap, move, protect, uffd; EARLY_ACK_NO_FLUSH, EARLY_ACK_FLUSH_LATER; ack]
+ * [early_ack dontneed, unmap, protect, uffd; EARLY_ACK_NO_FLUSH, EARLY_ACK_FLUSH_LATER; ack]
  *  - NMIs, machine checks, debug exceptions and probes must ask nmi_uaccess_okay(), as in stock;
  *    it says no while early_ack_owed is set. early_ack_owed encloses the window in program order,
  *    which counts for interruptions of this CPU. An NMI that asked before ends before the

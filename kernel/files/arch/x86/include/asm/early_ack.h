@@ -31,8 +31,8 @@ static inline bool early_ack_asid_moves(struct mm_struct *mm)
 }
 
 /*
- * May the target acknowledge @info before it flushes? Not if it would write to the mm
- * (trim_cpumask, since 6.14), which may be gone by then.
+ * May the target acknowledge @info before it flushes? Not with trim_cpumask: since 6.14 the target
+ * then writes to the mm, which may be gone.
  */
 static inline bool early_ack_possible(const struct flush_tlb_info *info)
 {
