@@ -44,9 +44,7 @@ class _Table(scenario.Row, frozen=True):
     run: tuple[Run, ...]
 
 
-def read_runs() -> tuple[Run, ...]:
-    """The runs of runs.toml."""
-    return scenario.table(MODELS / "runs.toml", _Table).run
+RUNS = scenario.table(MODELS / "runs.toml", _Table).run
 
 
 @dataclass(frozen=True)
@@ -134,14 +132,13 @@ def _check(temp: Path, run: Run, extra: str = "") -> tuple[Case, Search | None]:
 def test_models(results: Results, folder: Path) -> None:
     """Run all; skip the removals of a run whose intact model fails."""
     prereq.ensure(prereq.MODELS)
-    runs = read_runs()
-    unknown = unlisted(runs, (path.read_text() for path in MODELS.glob("*.pml")))
+    unknown = unlisted(RUNS, (path.read_text() for path in MODELS.glob("*.pml")))
     wrong = [f"no run lists the removal of {name}" for name in unknown]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        intact = list(pool.map(lambda run: _check(folder, run), runs))
+        intact = list(pool.map(lambda run: _check(folder, run), RUNS))
         results.add(*(case for case, _ in intact))
-        good = [run for run, (case, _) in zip(runs, intact, strict=True) if case.status == "passed"]
-        for run in runs:
+        good = [run for run, (case, _) in zip(RUNS, intact, strict=True) if case.status == "passed"]
+        for run in RUNS:
             if run not in good:
                 results.skip(f"{run.name}, with removals", "the intact model fails")
         jobs = [(run, extra) for run in good for extra in (*run.removals, *run.spare)]

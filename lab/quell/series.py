@@ -61,11 +61,6 @@ class Series:
     left_out: Sequence[Commit] = ()
 
 
-def options_in(kconfig: str) -> list[str]:
-    """The options that a Kconfig file defines."""
-    return _ENTRY.findall(kconfig)
-
-
 @dataclass(frozen=True)
 class _Entry:
     """A patch in series.toml."""
@@ -90,7 +85,7 @@ def read(kernel: Path, linux: str = DEFAULT) -> Series:
     entries = table.values()
     _same("patches", table, [hook.name for hook in part.hooks], f"kernel/hooks/{linux}/series")
     _same("files", [*(shared - part.files.keys()), *(path for entry in entries for path in entry.files)], part.files, "kernel/files")
-    _same("options", [name for entry in entries for name in entry.options], options_in(kconfig), _KCONFIG)
+    _same("options", [name for entry in entries for name in entry.options], _ENTRY.findall(kconfig), _KCONFIG)
     commits = []
     for hook in part.hooks:
         entry = table[hook.name]

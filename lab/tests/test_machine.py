@@ -178,13 +178,14 @@ def test_guest_that_fails(
     assert not limits or time.monotonic() - start < 20
 
 
-def test_a_time_out_shows_the_cpus(guest: Scripted) -> None:
-    answers = '{"QMP": {}}\n{"return": ""}\n{"return": "CPU#0\\r\\nRIP=1 HLT=1\\r\\nFPR0=0"}\n{"return": "IRR 236"}\n'
-    (guest.rundir / "answers").write_text(answers)
+@pytest.mark.parametrize(("apic", "tries"), [(r"(none)\r\nIRR\t 236", 1), (r"236 \r\nIRR\t 236 252", 3)])
+def test_a_time_out_shows_the_cpus_and_a_lost_interrupt_boots_again(apic: str, tries: int, guest: Scripted) -> None:
+    answers = '{}\n{"return": ""}\n{"return": "CPU#0\\r\\nRIP=1 HLT=1\\r\\nFPR0=0"}\n{"return": "%s"}\n'
+    (guest.rundir / "answers").write_text(answers % rf"LVTT\t (vec 236)\r\nESR\t 0\r\nISR\t {apic}")
     code = "import os, sys; os.write(int(sys.argv[1].rpartition(\"=\")[2]), open(\"answers\", \"rb\").read())"
     script = f"{sys.executable} -ISc '{code}' $1; echo > frames; exec sleep 60"
     error = fails(watch.GuestTimeout, None, guest.run, script, timeout=0.1)
-    assert error.log and text_of(error.log).endswith("The CPUs then:\nCPU#0\nRIP=1 HLT=1\nIRR 236")
+    assert error.log and "The CPUs then:\nCPU#0\nRIP=1 HLT=1\nLVTT\t (" in text_of(error.log) and guest.tries == tries
 
 
 def test_power_is_cut_when_it_is_asked_for(guest: Scripted) -> None:
