@@ -20,26 +20,24 @@ from quell.top.sample import Flush, Snapshot, Task, Timing
 KSWAPD = ("native_flush_tlb_multi", "try_to_unmap_flush", "shrink_folio_list", "kswapd")
 MPROTECT = ("native_flush_tlb_multi", "do_mprotect_pkey")
 EXIT = ("native_flush_tlb_multi+0x1/0x2", "exit_mmap")
+A, B, C = Task(5, "kswapd0"), Task(7, "worker"), Task(9, "sh;\x1b[2J")
 SOURCE = {"name": "hist", "not_taken": []}
 
 
 def snapshot(reclaim: int = 0, mprotect: int = 0, exits: int = 0, wait: float = 10e-6, **vmstat: int) -> Snapshot:
     """One second; each shootdown interrupts two CPUs whose handlers take 2 us, that of exit none."""
-    a, b, c = Task(5, "kswapd0"), Task(7, "worker"), Task(9, "sh;\x1b[2J")
     sent = reclaim + mprotect
-    flushes = {Flush(a, KSWAPD, False): reclaim, Flush(b, MPROTECT, True): mprotect}
-    flushes[Flush(c, EXIT, False)] = exits
+    flushes = {Flush(A, KSWAPD, False): reclaim, Flush(B, MPROTECT, True): mprotect, Flush(C, EXIT, False): exits}
     return Snapshot(
         1.0, 2 * sent, Counter({key: n for key, n in flushes.items() if n}),
-        targets=Counter({a: 2 * reclaim, b: 2 * mprotect}),
-        victims=Counter({Task(0, "<idle>"): sent, b: sent}),
+        targets=Counter({A: 2 * reclaim, B: 2 * mprotect}),
+        victims=Counter({Task(0, "<idle>"): sent, B: sent}),
         timing=Timing(2e-6 * 100, 100, wait * 50, 50), vmstat=Counter(vmstat),
     )  # fmt: skip
 
 
 def built(
-    one: Snapshot, switches: Mapping[str, bool] | None = None, proc: str | Path = "/nonexistent",
-    process: Task | None = None,
+    one: Snapshot, switches: Mapping[str, bool] | None = None, proc: str | Path = "/nonexistent", process: Task | None = None
 ) -> dict[str, Any]:  # fmt: skip
     names = report.Names(Path(proc))
     return report.build(one, SOURCE, names, process, switches, cpus=4)
@@ -68,15 +66,17 @@ def test_figures(tmp_path: Path) -> None:
 def test_time_lost() -> None:
     lost = report.lost_time(snapshot(10000), 4)
     # 20000 interrupts of 2 us and 10000 waits of 10 us, of 4 s.
-    assert (lost["senders_share"], lost["share"]) == pytest.approx((0.025, 0.035))
+    assert (lost["initiators_share"], lost["share"]) == pytest.approx((0.025, 0.035))
     assert not lost["assumed"] and "2.00 us" in lost["method"]
     lost = report.lost_time(replace(snapshot(10000), timing=Timing()), 4)
-    assert lost["assumed"] and lost["senders_share"] is None and lost["share"] == pytest.approx(0.01)
+    assert lost["assumed"] and lost["initiators_share"] is None and lost["share"] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(("one", "mechanism", "words"), [
     (Snapshot(seconds=1), None, "cost an assumed 0.00 % of this machine's CPU time: not a problem."),
     (snapshot(200, wait=0), None, "not a problem. 100 % of the interrupts come from reclaim (kswapd)."),
+    (Snapshot(1, 8, Counter({Flush(A, KSWAPD, False): 1, Flush(A, EXIT, False): 2, Flush(B, MPROTECT, True): 9}),
+              targets=Counter({A: 5, B: 3})), None, "42 % of the interrupts come from exit, exec."),  # 3.3, rounded 3
     (snapshot(10000, 1000), "luf", "91 % of the interrupts have causes that Quell's lazy unmap flush"),
     (snapshot(10000, pgsteal_anon=9, pgsteal_file=1), "writeout_batch", "and saves at most 3.15 % of"),
     (snapshot(10000, pgsteal_anon=5, pgsteal_file=5), "luf", "and saves at most 1.75 % of"),

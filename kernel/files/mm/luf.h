@@ -23,7 +23,7 @@ enum luf_state {
 	LUF_OWED	= 2,	/* PTEs were cleared and their flush deferred */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
 	LUF_MOVING	= 8,	/* folios that this task migrates may be OWED */
-	LUF_PARKING	= 16,	/* folios about to be freed are to be parked; also folio->private */
+	LUF_PARKING	= 16,	/* folios about to be freed are to be deferred; also folio->private */
 };
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
@@ -126,7 +126,7 @@ static inline bool luf_defer(struct mm_struct *mm, pte_t pteval,
 	return __luf_defer(mm, pteval, start, end);
 }
 
-/* Flush for lazily unmapped folios that were not parked, with the batch. */
+/* Flush for lazily unmapped folios that were not deferred, with the batch. */
 static inline void luf_end_batch(void)
 {
 	if (unlikely(current->tlb_ubc.luf_state & (LUF_OWED | LUF_KEPT)))
@@ -176,7 +176,7 @@ static inline void luf_numa_fault(struct mm_struct *mm)
 		luf_write_fault(mm);
 }
 
-/* Parked pages, on all nodes: allocations that may wait get them before they reclaim. */
+/* Deferred pages, on all nodes: allocations that may wait get them before they reclaim. */
 static inline unsigned long luf_nr_parked(void)
 {
 	return global_node_page_state(NR_LUF_PARKED);

@@ -151,7 +151,7 @@ static void luf_complain(const struct luf_violation *v)
 			   v->what, w->mm, w->address, w->mapping, w->index,
 			   w->pfn, v->pfn, cpumask_pr_args(&w->cpus));
 	if (luf_debug_fatal)
-		panic("luf_debug: %s in a stale window", v->what);
+		panic("luf_debug: %s in a stale-TLB window", v->what);
 	if (luf_debug_violations < 4)
 		dump_stack();
 }

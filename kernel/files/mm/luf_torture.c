@@ -38,7 +38,7 @@
 #define MAX_ORDER_USED	2
 
 torture_param(int, nr_poisoners, 2, "Threads that allocate, fill and free frames");
-torture_param(int, nr_drainers, 2, "Threads that drain the lots");
+torture_param(int, nr_drainers, 2, "Threads that drain the lists");
 torture_param(int, onoff_interval, 3000, "ms between CPU hotplug operations, 0: none");
 torture_param(int, onoff_holdoff, 1000, "ms before the first CPU hotplug operation");
 torture_param(int, shuffle_interval, 500, "ms between moves of the threads, 0: none");

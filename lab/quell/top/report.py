@@ -130,7 +130,7 @@ def _rows(cells: list[_Cell], key: str, whole: float) -> list[tuple[Any, list[_C
         sent, hits = sum(one.sent for one in part), sum(one.interrupts for one in part)
         figures = {"shootdowns": round(sent), "interrupts": round(hits), "share": _share(hits, whole)}
         rows.append((value, part, figures))
-    return sorted(rows, key=lambda row: (-row[2]["interrupts"], -row[2]["shootdowns"]))
+    return sorted(rows, key=lambda row: (-row[2]["share"], -row[2]["shootdowns"]))
 
 
 def _share(part: float, whole: float) -> float:
@@ -158,7 +158,7 @@ def lost_time(snapshot: Snapshot, cpus: int) -> dict[str, Any]:
         method += f" + shootdowns x {wait * 1e6:.2f} us ({timing.sent} timed)"
     return {
         "share": round(handlers + (waits or 0), 6),
-        "senders_share": waits,
+        "initiators_share": waits,
         "assumed": not timing.handled,
         "method": method,
     }
@@ -197,7 +197,7 @@ def verdict(
         pages = vmstat[one.pages] / stolen if one.pages and stolen else 1.0
         rows = [(row["cause"], row["share"]) for row in causes if row["cause"] in one.causes]
         share = sum(part * (pages if cause in _RECLAIM else 1.0) for cause, part in rows)
-        gain = share * ((lost["senders_share"] or 0.0) if one.of_wait else lost["share"])
+        gain = share * ((lost["initiators_share"] or 0.0) if one.of_wait else lost["share"])
         choices.append((gain, share, sum(part for _, part in rows), one))
     gain, share, named, one = max(choices, key=lambda choice: choice[:2])
     if share < _NO_REMEDY:
@@ -208,7 +208,7 @@ def verdict(
     if switches is not None and switches.get(one.name):
         return {**result, "sentence": f"{costs} It is switched on here already."}
     does = "shortens the waits for these" if one.of_wait else "avoids most of these"
-    known = not one.of_wait or lost["senders_share"] is not None
+    known = not one.of_wait or lost["initiators_share"] is not None
     saves = f" and saves at most {percent(gain)} of CPU time" if known else ""
     result.update(fixes=True, gain_max=round(gain, 6) if known else None)
     return {**result, "sentence": f"{costs} It {does}{saves}, {one.condition}."}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Probes while a flush is owed: they read no user memory. */
+/* Probes before an acknowledged flush: they read no user memory. */
 #include <sys/mount.h>
 
 #include "early_ack.h"

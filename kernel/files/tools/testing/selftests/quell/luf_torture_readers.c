@@ -28,7 +28,7 @@ void on_fault(int sig, siginfo_t *info __always_unused, void *context __always_u
 			if (faults(state_at(w, i), me->word))
 				siglongjmp(me->jump, 1);
 	violated(sig == SIGBUS ? "SIGBUS" : sig == SIGSEGV ? "SIGSEGV" :
-		 "executed what is no code", doing, w, me->lo, hi, me->word, me->addr, 0);
+		 "executed data", doing, w, me->lo, hi, me->word, me->addr, 0);
 	siglongjmp(me->jump, 1);
 }
 

@@ -71,7 +71,7 @@ static void case_dirty_shared(struct region *r, unsigned int act)
 	lose(r, act);
 	if (act == MIGRATE)
 		lose(r, PAGEOUT);
-	check_in_any_order(r, "of what was empty");
+	check_in_any_order(r, "of empty ranges");
 }
 
 static void case_dirty_file(struct region *r, unsigned int act)

@@ -340,7 +340,7 @@ static void case_poison(struct region *r, unsigned int act)
 	forget(r, split);
 	forget(r, whole);
 	lose(r, act);
-	check_all(r, "beside what was a bad page");
+	check_all(r, "beside a former bad page");
 }
 
 const struct property page_properties[] = {

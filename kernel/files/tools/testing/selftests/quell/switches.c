@@ -133,7 +133,7 @@ int main(int argc, char **argv)
 		snprintf(path, sizeof(path), QUELL_SYSFS "%s/enabled", some);
 		fd = open(path, O_WRONLY);
 		test_result(fd >= 0 && write(fd, "maybe", 5) < 0 && errno == EINVAL,
-			    "switches refuse what is neither 0 nor 1");
+			    "switches refuse all but 0 and 1");
 		close(fd);
 	}
 

@@ -306,7 +306,7 @@ static int memory_fails(void *list __always_unused, enum swap swap)
 	status = must_wait(pid);
 	status = WIFEXITED(status) ? WEXITSTATUS(status) : FAILED;
 	if (status == CHANGED)
-		wrong = "a page that has failed is not what it was";
+		wrong = "a page that has failed has changed";
 	failures[swap] += status == FAILED;
 	return status == IMPOSSIBLE ? CANNOT : status == FAILED;
 }
@@ -333,7 +333,7 @@ static int pages_are_held(void *list, enum swap swap __always_unused)
 		    process_vm_readv(getpid(), &to, 1, &from, 1, 0) != (ssize_t)PAGE)
 			die("process_vm_readv");
 		if (piped[0] != value - PINNED + 1 + i || memcmp(piped, seen, PAGE))
-			wrong = "a pinned page is not what it was";
+			wrong = "a pinned page has changed";
 	}
 	close(fds[0]), close(fds[1]);
 	return out > 0;
@@ -392,7 +392,7 @@ static int memory_is_short(void *list __always_unused, enum swap swap)
 	if (!waitpid(stays, &ended, WNOHANG))
 		kill_and_wait(stays);
 	else if (!WIFEXITED(ended) || WEXITSTATUS(ended) != 1)
-		wrong = "memory beside a process that was killed is not what it was";
+		wrong = "memory beside a process that was killed has changed";
 	write_text(PRINTK, level);
 	for (int i = 0; i < 2; i++) {
 		cgroup_path(path, sizeof(path), files[i]);
@@ -436,7 +436,7 @@ static int pages_are_given(void *list __always_unused, enum swap swap __always_u
 		before = *new;
 		*old = 2;
 		if (before != 1 || *new != 1)
-			wrong = "a page that was given away is not what it was";
+			wrong = "a page that was given away has changed";
 	}
 end:
 	pin(0);
