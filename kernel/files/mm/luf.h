@@ -23,7 +23,7 @@ enum luf_state {
 	LUF_OWED	= 2,	/* PTEs were cleared and their flush deferred */
 	LUF_KEPT	= 4,	/* an earlier folio was OWED and not parked */
 	LUF_MOVING	= 8,	/* folios that this task migrates may be OWED */
-	LUF_PARKING	= 16,	/* folios about to be freed are to be deferred; also folio->private */
+	LUF_PARKING	= 16,	/* folios about to be freed are deferred; also folio->private */
 };
 
 DECLARE_STATIC_KEY_FALSE(luf_key);
