@@ -123,11 +123,11 @@ def supervise(
                 if now - oopsed > _OOPS_GRACE_S:
                     break
             elif booted is None and now - start > boot_timeout:
-                raise _timeout("the guest did not boot", boot_timeout, console, monitor, retry=emulated)
+                raise _timeout("the guest did not boot", boot_timeout, console, _cpus(monitor), retry=emulated)
             elif booted is not None and now - booted > timeout:
-                error = _timeout("the command in the guest did not end", timeout, console, monitor)
-                error.retry = emulated and unseen and bool(_LOST_TIMER.search(procfs.read(console)))
-                raise error
+                state = _cpus(monitor)
+                lost = emulated and unseen and bool(_LOST_TIMER.search(state))
+                raise _timeout("the command in the guest did not end", timeout, console, state, retry=lost)
     text = procfs.read(console)
     oops = find_oops(text)
     int3 = emulated and any("Oops: int3" in line for line in oops[:3])
@@ -143,19 +143,16 @@ def supervise(
     return text
 
 
-def _timeout(
-    what: str, seconds: float, console: Path, monitor: socket.socket, retry: bool = False
-) -> GuestTimeout:
+def _timeout(what: str, seconds: float, console: Path, state: str, *, retry: bool) -> GuestTimeout:
     detail = proc.tail(procfs.read(console).replace("\r", ""), 12)
-    with suppress(OSError, ValueError):
-        state = _cpus(monitor)
+    if state:
         with console.open("a") as log:
             log.write(f"\nThe CPUs then:\n{state}")
     return GuestTimeout(f"{what} within {seconds:g} s and was stopped", detail=detail, log=console, retry=retry)
 
 
 def _cpus(monitor: socket.socket) -> str:
-    """Where each CPU is and its interrupts, through QMP; OSError or ValueError if QEMU does not answer."""
+    """Where each CPU is and its interrupts, through QMP; "" if QEMU does not answer."""
     monitor.settimeout(_ANSWER_S)
     lines = monitor.makefile()
 
@@ -165,8 +162,10 @@ def _cpus(monitor: socket.socket) -> str:
             pass
         return said["return"]
 
-    ask("qmp_capabilities")
-    registers = ask("human-monitor-command", **{"command-line": "info registers -a"})
-    cpus = re.findall(r"^(?:CPU#|RIP=).*", registers.replace("\r", ""), re.M)
-    lapics = [ask("human-monitor-command", **{"command-line": f"info lapic {n}"}) for n in range(len(cpus) // 2)]
-    return "\n".join([*cpus, *(text.replace("\r", "") for text in lapics)])
+    with suppress(OSError, ValueError):
+        ask("qmp_capabilities")
+        registers = ask("human-monitor-command", **{"command-line": "info registers -a"})
+        cpus = re.findall(r"^(?:CPU#|RIP=).*", registers.replace("\r", ""), re.M)
+        lapics = [ask("human-monitor-command", **{"command-line": f"info lapic {n}"}) for n in range(len(cpus) // 2)]
+        return "\n".join([*cpus, *(text.replace("\r", "") for text in lapics)])
+    return ""

@@ -39,7 +39,9 @@ all_there() {
 }
 oom_kills() { while read name value; do [ $name = oom_kill ] && echo $value; done < $1; }
 
-count=0 G=/sys/fs/cgroup
+count=0
+# The readers' cgroup.
+G=/sys/fs/cgroup
 rm -f /run/work/wrong /run/work/passes /run/work/deaths /run/work/done
 PREPARE
 reader() {
