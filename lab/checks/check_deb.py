@@ -2,8 +2,8 @@
 """Check ``./quell deb``: reproducible packages from two folders, which install, boot and build modules.
 
 The configuration (``deb.config``) is small, with a distribution's modules, type information and
-signing. dpkg installs the packages into a scratch root; their scripts have a shell and
-run-parts there, nothing else.
+signing. dpkg installs the packages into a scratch root, where their scripts have a shell and
+run-parts only.
 """
 
 import os
@@ -198,22 +198,10 @@ def switches() -> list[str]:
     return [name for name in mechanisms.names() if f"CONFIG_QUELL_{name.upper()}" not in lab_only]
 
 
-def guest_script(root: Path, outside: Path | None) -> str:
-    """The guest's script; each step prints a line if it succeeds."""
-    steps = [
-        'echo "release $(uname -r)"',
-        "cd /sys/kernel/mm/quell && for name in */; do [ -w $name/enabled ] && echo switch ${name%/}; done",
-        f"modprobe -d {root} {_MODULE} && grep -q ^{_MODULE} /proc/modules && echo loaded {_MODULE}",
-        "[ -s /sys/kernel/btf/vmlinux ] && echo btf",
-    ]  # fmt: skip
-    if outside is not None:
-        steps.append(f"insmod {outside} && rmmod outside && echo loaded outside")
-    return "\n".join([*steps, "true"])
-
-
 def boot(root: Path, release: str, outside: Path | None, cache: Cache) -> list[str]:
     """Boot the installed kernel; return the errors."""
-    guest = machine.run_script(root / f"boot/vmlinuz-{release}", guest_script(root, outside), cache=cache)
+    script = scenario.shell("deb.sh", ROOT=root, MODULE=_MODULE, OUTSIDE=outside or "")
+    guest = machine.run_script(root / f"boot/vmlinuz-{release}", script, cache=cache)
     wanted = {f"release {release}", *(f"switch {name}" for name in switches()), f"loaded {_MODULE}", "btf"}
     if outside:
         wanted.add("loaded outside")

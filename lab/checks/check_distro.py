@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import check_deb as deb_check, check_own, benches
+from checks import check_deb as deb_check, check_own, benches, scenario
 from checks.benches import GUEST, Bench
 from checks.cases import Results
 from quell import build, counters, deb, debian, machine, prereq, proc, source, workload
@@ -88,14 +88,7 @@ def initramfs(modules: Path, image: Path, cache: Cache) -> None:
 
 # --- checks ------------------------------------------------------------------
 
-# Debian's kernel lacks the counters of flush requests (CONFIG_DEBUG_TLBFLUSH). Each request is one
-# event with reason 4, TLB_REMOTE_SEND_IPI.
-_COUNTED = """
-cd /sys/kernel/tracing/events/tlb/tlb_flush && echo hist:keys=reason > trigger || exit
-WORK; code=$?
-cat hist
-exit $code
-"""
+# TLB_REMOTE_SEND_IPI
 _REQUESTS = re.compile(r"\{ reason: +4 \} hitcount: +(\d+)")
 # Debian's packages, and their kernel with Quell off and on.
 Distro = tuple[deb.Packages, dict[str, Bench]]
@@ -141,8 +134,8 @@ def test_mapped_read(distro: Distro, results: Results, cache: Cache) -> None:
     counts = {}
     for state, bench in distro[1].items():
         guest = bench.guest(
-            results, _COUNTED.replace("WORK", shlex.join(ready.argv)), data=ready.data, stage=ready.programs,
-            memory=_MEMORY,
+            results, scenario.shell("distro.sh", WORK=shlex.join(ready.argv)),
+            data=ready.data, stage=ready.programs, memory=_MEMORY,
         )  # fmt: skip
         results.check(guest.exit_code == 0, f"mapped-read with quell={state} reads right data", guest.stderr)
         ipis = counters.sample(guest.frames, lenient=True).metrics["shootdown_ipis"] if guest.frames else 0
