@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run Linux's semantic checks (scripts/coccinelle) on Quell's kernel files; every report is a failure.
 
-They find bugs that a compiler and a reader miss: locks taken twice, pointers used before they are
-tested or after they are freed, tests that are always true. Rules that need an OCaml compiler
+They find bugs that a compiler and a reader miss. Examples are locks taken twice, pointers used before
+they are tested or after they are freed, and tests that are always true. Rules that need an OCaml compiler
 are left out.
 """
 

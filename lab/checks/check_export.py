@@ -2,7 +2,7 @@
 """``./quell export``: git am takes the series; the whole one (``--all``) makes what ``./quell tree`` makes.
 
 The long form compiles the tree after each commit of the default series, with the options that it has by
-then, and each mechanism's series (``--only``). Part ``builds`` compiles the whole one.
+then. It also compiles each mechanism's series (``--only``). Part ``builds`` compiles the whole one.
 """
 
 import re

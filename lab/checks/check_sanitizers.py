@@ -6,8 +6,8 @@
 test for a while, and three workloads. The kernel's log has their complaints.
 
 Linux has data races of its own. A race is a failure if one of its two accesses is in a
-function of Quell. In a hooked function of Linux it is a failure unless stock Linux
-(``kcsan-stock``, in one of three runs of what it can run) reports it too. Other races are listed.
+function of Quell. In a hooked function of Linux it is a failure unless stock Linux reports it
+too (``kcsan-stock``, in one of three runs of what it can run). Other races are listed.
 """
 
 import re

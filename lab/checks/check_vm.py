@@ -65,8 +65,8 @@ def test_selftest(bench: Bench, run: Run, results: Results, programs: dict[str, 
 )  # fmt: skip
 def test_mapped_read(bench: Bench, script: str, memory: str, append: str, results: Results, cache: Cache) -> None:
     """The workload checks every page that it reads; lazy unmap flush must defer pages meanwhile, unless it is off."""
-    # More data than the largest of these guests can cache: reclaim is needed even if all blocks of its
-    # memory are online most of the time.
+    # More data than the largest of these guests can cache. So reclaim is needed even if all blocks of
+    # its memory are online most of the time.
     ready = workload.prepare(workload.select(["mapped-read"])[0], machine.parse_memory("160M"), cache, {})
     text = shlex.join(ready.argv)
     if script:

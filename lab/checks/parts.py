@@ -22,8 +22,8 @@ _INPUTS = (
 )
 # Not an input, although it is in docs/.
 _RECORD = "docs/full-test.md"
-# All other parts only compile and boot: they do not depend on docs, the lab's own tests, claims, and
-# checks and scenarios that none of their modules mentions.
+# All other parts only compile and boot. They do not depend on docs, the lab's own tests and claims, nor
+# on checks and scenarios that none of their modules mentions.
 _DEPEND_ON_ALL = ("lab", "report", "export", "models", "own", "deb")
 _GUESTS = (
     "kernel", "workloads", "lab/quell", "lab/checks", "lab/pyproject.toml", "lab/requirements.txt",

@@ -6,43 +6,43 @@
  * fault that it fits, so sparse memory pays for unused pages. Here the page table decides.
  *
  * First published by Ryan Roberts ("LARGE_ANON_FOLIO", v4, July/August 2023, with Yu Zhao's and
- * Yin Fengwei's review; the allocator part is in Linux 6.8 as mTHP, where the administrator
- * selects sizes). The scan for underused huge pages is Usama Arif's (6.12), the reuse of large
+ * Yin Fengwei's review). The allocator part is in Linux 6.8 as mTHP, where the administrator
+ * selects sizes. The scan for underused huge pages is Usama Arif's (6.12), the reuse of large
  * folios after fork David Hildenbrand's (6.15).
  *
  * A *block* is an aligned range of 2^k pages of the VMA in which nothing is mapped. A *used* page
- * has a young PTE. A fault gets the largest block around it that has a *run* beside it: used
- * pages, without a gap, directly before the block or behind it, as many as the block has. Memory
- * that is filled from one end gets four single pages, then 16 KB, 32 KB, and 64 KB from then on.
- * An allocator of many sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64
- * pages before are used. Random accesses to half of the memory, and strides, have neither, and get
- * single pages. folio_order.h has the hooks.
+ * has a young PTE. A fault gets the largest block around it that has a *run* beside it: as many
+ * used pages as the block has, without a gap, directly before or behind it. Memory that is filled
+ * from one end gets four single pages, then 16 KB, 32 KB, and 64 KB from then on. An allocator of
+ * many sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64 pages before are
+ * used. Random accesses to half of the memory, and strides, have neither, and get single pages.
+ * folio_order.h has the hooks.
  *
  * Invariants, with the enforcing function; KUnit tests, tests of selftest folio_order and
  * mutations in brackets:
  *
- *  - Untouched pages are no evidence. All PTEs of a block are young from the beginning but two,
- *    the *probes*: at the block's end that is far from the fault, and in its middle. The CPU sets
- *    their accessed bits with the first access, at a cost of two such assists per block. Reclaim
- *    and fork clear accessed bits, too; then runs are shorter. Faults of get_user_pages() count old
- *    pages as well: MAP_POPULATE and mlock() populate without an access. folio_order_probe(),
- *    folio_order_used() [probes_test, random_test, strided_test; random, strided, mlock]
+ *  - Untouched pages are no evidence. All PTEs of a block are young at first but two *probes*: the
+ *    one at the end far from the fault, and the middle one. The CPU sets their accessed bits with
+ *    the first access, at a cost of two such assists per block. Reclaim and fork clear accessed
+ *    bits, too; then runs are shorter. Faults of get_user_pages() count old pages as well:
+ *    MAP_POPULATE and mlock() populate without an access. folio_order_probe(), folio_order_used()
+ *    [probes_test, random_test, strided_test; random, strided, mlock]
  *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
  *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
- *    from SCORE_COLD down twice a run is needed, from SCORE_RANDOM down two of 16 pages are
- *    looked at. An isolated fault also looks at the last block: if both probes are old that
- *    costs SCORE_UNUSED. folio_order_note() [score_test, unused_test, filled_later_test; learns]
+ *    from SCORE_COLD down twice a run is needed. From SCORE_RANDOM down two of 16 pages are
+ *    looked at. An isolated fault also looks at the last block: if both probes are old that costs
+ *    SCORE_UNUSED. folio_order_note() [score_test, unused_test, filled_later_test; learns]
  *  - The hint is never trusted. Score and place of the last block are one word: vm_private_data,
  *    which is vm_ops' to use, and anonymous VMAs have none. Faults hold their VMA or the mmap lock
  *    for reading. Updates may be lost; fork, split and merge copy it or not. The page table has the
  *    last word on any address. folio_order_unused(), folio_order_probe() [races, threads, fork]
- *  - No fault reclaims or compacts memory for these folios: single pages are used where free memory
+ *  - No fault reclaims or compacts memory for these folios. Single pages are used where free memory
  *    is at the min watermark or fragmented, or the cgroup at its limit. kswapd is woken early.
  *    folio_order_get() [limit]
  *  - The administrator's and the program's choices win. folio_order_orders(), folio_order_get()
  *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb, userfaultfd]
  *  - Memory comes back. A work item splits a folio that is mapped in part, within half a second
- *    for each 4096 folios of its queue; stock waits for reclaim. Reclaim splits a folio of which a
+ *    for each 4096 folios of its queue. Stock waits for reclaim. Reclaim splits a folio of which a
  *    quarter is zeroes before it goes to swap. Before 6.15 a write after fork reuses a page of a
  *    folio that this process alone maps. folio_order_split(), _underused(), _reuse() [partial
  *    unmap, give back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]

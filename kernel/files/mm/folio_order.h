@@ -28,7 +28,7 @@ static inline bool folio_order_on(void)
 }
 
 /*
- * For alloc_anon_folio(), when no size that the administrator selected can be had: vmf->pmd has a
+ * For alloc_anon_folio(), when no size that the administrator selected can be had. vmf->pmd has a
  * page table, none is locked, and the VMA has no ops. May sleep. Returns a charged and zeroed folio
  * of order 2 at least, or NULL for a single page.
  */

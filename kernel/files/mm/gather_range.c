@@ -33,9 +33,9 @@
  *
  * These flush as in stock: exit, LDT (fullmm), the gathers of mm/hugetlb.c and mm/rmap.c (hugetlb),
  * those that only free tables (exec), MADV_COLD, MADV_PAGEOUT; before 7.0 the OOM reaper.
- * Two raise tlb_flush_pending without a gather, and count as other gathers: clear_refs,
- * which flushes the mm, and mm/mapping_dirty_helpers.c, where stock has the rule above: with
- * other flushes under way it flushes its range, else the entries that it has changed.
+ * Two raise tlb_flush_pending without a gather, and count as other gathers: clear_refs, which
+ * flushes the mm, and mm/mapping_dirty_helpers.c. There stock has the rule above: with other
+ * flushes under way it flushes its range, else the entries that it has changed.
  *
  * Invariants; __gather_range_use() is the enforcing function. [selftest gather_range;
  * GATHER_OWN_ONLY]

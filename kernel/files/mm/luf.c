@@ -129,7 +129,7 @@ u64 luf_done(void)
 
 /*
  * Make the CPUs of @mm pending. Called under the page table lock, after a PTE of @mm was cleared
- * and tlb_gen raised. Returns the generation, which may be newer than luf_owed of these CPUs: a
+ * and tlb_gen raised. Returns the generation, which may be newer than luf_owed of these CPUs. A
  * CPU has caught up once it has seen its luf_owed, and may be pending beyond luf_done().
  */
 static u64 luf_owe(struct mm_struct *mm)

@@ -158,7 +158,7 @@ static inline void luf_write_fault(struct mm_struct *mm)
 /*
  * Is the protection changed for NUMA hinting only (@prot_numa)? Then (mm, address) keeps its
  * meaning, a stale entry hides an access at most, and the PTEs that change are flushed later. Only
- * present ones may: a migration entry gets no flush, and could without its write permission be
+ * present ones may. A migration entry gets no flush, and could without its write permission be
  * mapped read-only while a CPU has a writable entry (R2).
  */
 static inline bool luf_only_hints(bool prot_numa)

@@ -85,8 +85,8 @@ static unsigned long luf_lot_count(struct luf_lot *lot, struct folio *folio, lon
 }
 
 /*
- * Put @list on the deferred-free list. Returns whether the caller should move the clock: with every
- * 31 pages, as in a batch of reclaim, not with each smaller folio: context switches read its line.
+ * Put @list on the deferred-free list. Returns whether to move the clock: every 31 pages, as in a
+ * batch of reclaim, not with each smaller folio. Context switches read its line.
  */
 static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 			unsigned long *nr_pages)
@@ -107,7 +107,7 @@ static bool luf_lot_add(struct luf_lot *lot, struct list_head *list, u64 label,
 
 /*
  * Take folios of generations up to @done off the list. Returns their pages. A newer folio may
- * precede an older one, as the generation is read before lot->lock is taken: the older one then
+ * precede an older one, as the generation is read before lot->lock is taken. The older one then
  * waits for a later call.
  */
 static unsigned long luf_lot_take(struct luf_lot *lot, u64 done, struct folio_batch *fbatch)
@@ -157,8 +157,8 @@ static unsigned long luf_worth(unsigned long managed)
 }
 
 /*
- * Return how many pages of @pgdat may wait: the distance between its watermarks, low to high,
- * but at least the pages that are worth a flush and at most LUF_LOT_MAX; or the parameter's value.
+ * Return how many pages of @pgdat may wait: the parameter's value, or the distance between its
+ * watermarks, low to high. That is at least the pages that are worth a flush, at most LUF_LOT_MAX.
  * @piece: how many pages kswapd may hold back while free pages are below low: a quarter of low -
  * min, but 128 (four batches of stock) to 4096. With 256 MB the quarter, 27, needs stock's flushes.
  */
@@ -421,9 +421,9 @@ unsigned long luf_zone_parked(struct zone *zone)
 /*
  * Release waiting pages to an allocation that finds @zone below its watermark @mark. Not at the low
  * watermark, where kswapd is woken and drains, nor if it may not sleep. The high watermark is for
- * the last look of __alloc_pages_may_oom(), which may sleep whatever @gfp_mask says, and has to
- * find the pages of other drains as well. It holds oom_lock; luf_drain_all() waits for no
- * allocation. Returns whether @zone is not below @mark any more.
+ * the last look of __alloc_pages_may_oom(). That may sleep whatever @gfp_mask says, and has to find
+ * the pages of other drains as well. It holds oom_lock; luf_drain_all() waits for no allocation.
+ * Returns whether @zone is not below @mark any more.
  */
 bool luf_drain_for_alloc(struct zone *zone, gfp_t gfp_mask, unsigned int order,
 			 unsigned long mark, int highest_zoneidx,
@@ -479,8 +479,8 @@ bool luf_balanced(struct zone *zone, int order, unsigned long mark, int highest_
 }
 
 /*
- * kswapd releases the pages of @pgdat that need no IPI, before it reclaims; all if free pages are
- * below low and more wait than it may hold back. Is another look at the watermarks due? May sleep.
+ * kswapd releases the pages of @pgdat that need no IPI before it reclaims, and all if free pages
+ * are below low and it holds back too many. Is another look at the watermarks due? May sleep.
  */
 bool luf_drain_for_kswapd(struct pglist_data *pgdat, int order, int highest_zoneidx)
 {

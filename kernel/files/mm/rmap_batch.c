@@ -35,8 +35,8 @@
  *  - The bits of a PTE stay its page's. Each PTE is read as it is cleared, atomically, so no bit
  *    that hardware sets is lost. Young, dirty, writable, exclusive, soft-dirty and uffd-wp go to
  *    the entry or the marker of that page, so PTEs that differ make one run. Only the folio's
- *    dirty flag is set once: if any PTE was dirty, before the references are dropped, under the
- *    folio lock. rmap_swap_out(), rmap_migrate(), rmap_discard(), rmap_run_end()
+ *    dirty flag is set once, under the folio lock and before the references are dropped, if any
+ *    PTE was dirty. rmap_swap_out(), rmap_migrate(), rmap_discard(), rmap_run_end()
  *    [rmap_migrate_test, rmap_file_test; young, dirty, soft-dirty, uffd-wp, exclusive;
  *    RMAP_LOSE_*, RMAP_ALL_*]
  *  - The record of the run is writable if any PTE was, and dirty if any was. A dirty record is
@@ -44,7 +44,7 @@
  *    not dirty. With a record of the first PTE, a CPU could write to a page through another one
  *    after its I/O or lazy unmap. rmap_run_merge() [rmap_merge_test, rmap_record_test;
  *    RMAP_FIRST_ONLY]
- *  - pte_accessible() is true of all PTEs of a run or of none: it is false for a PROT_NONE PTE
+ *  - pte_accessible() is true of all PTEs of a run or of none. It is false for a PROT_NONE PTE
  *    unless a flush is pending in the mm, and all PTEs are PROT_NONE or none is. It is called
  *    after the last one was cleared. A flush that was pending before, and is not any more, has
  *    covered these entries. rmap_run_fits(), rmap_run_end() [rmap_bounds_test]

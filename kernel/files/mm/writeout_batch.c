@@ -10,13 +10,13 @@
  *
  * Here such a folio is set aside once it is unmapped, still locked, and reclaim goes on with the
  * next one of its list. One flush serves all folios that are set aside. Then they are unlocked,
- * and each goes on where a folio does that was found unmapped: it is locked, pageout() is called,
+ * and each goes on where a folio does that was found unmapped. It is locked, pageout() is called,
  * and it is freed or put back.
  *
  * Mel Gorman's batched unmap flush ("mm: Send one IPI per CPU to TLB flush all entries after
  * unmapping pages", July 2015; Linux 4.3) left this open. Vinay Banakar and Rik van Riel
  * ("mm/vmscan: batch TLB flush during memory reclaim", v2, March 2025) and Zhang Peng ("mm: batch
- * TLB flushing for dirty folios in vmscan", v4, May 2026) differ in the locks: the first keeps
+ * TLB flushing for dirty folios in vmscan", v4, May 2026) differ in the locks. The first keeps
  * each folio locked until it is written, the second relocks a batch for the flush. Here it stays
  * locked until the flush, not longer.
  *
@@ -55,8 +55,8 @@
  *    writeout_batch_next() [WRITEOUT_FORGET]
  *
  * Differences from stock: a fault on a folio between unmapping and flush waits until the batch is
- * unmapped, and so for the locks above if reclaim waits for one of them. In stock it waits for the
- * flush of its own folio. Up to WRITEOUT_BATCH_MAX pages have swap space before the first is
+ * unmapped. If reclaim waits for one of the locks above, so does the fault. In stock it waits for
+ * the flush of its own folio. Up to WRITEOUT_BATCH_MAX pages have swap space before the first is
  * written. A folio that is used between flush and I/O stays, where stock would have written it. It
  * keeps its swap space until reclaim comes by or swap is short, as after swap-in. Folios of files
  * are written as in stock: reclaim rarely does, and a file system may lock others for it.

@@ -74,8 +74,7 @@ static inline bool writeout_batch_waits(const struct writeout_batch *batch)
 
 /*
  * Is writeout_batch_next() due, not the next folio of @folio_list? No folio stays locked where
- * reclaim may be off the CPU for long: where it should reschedule, or a file system may take long
- * to release the next folio.
+ * reclaim should reschedule, or a file system may take long to release the next folio.
  */
 static inline bool writeout_batch_due(const struct writeout_batch *batch,
 				      struct list_head *folio_list)

@@ -9,11 +9,11 @@
  * folios.
  *
  * Three lanes run one thing after the other, with random arguments: luf_torture, the other
- * selftests, and events (Quell's and MGLRU's switches off for a while, reclaim, compaction,
- * dropped caches, swap, folio sizes, CPU hotplug). SEED decides each lane's sequence, and
+ * selftests, and events. Events are Quell's and MGLRU's switches off for a while, reclaim,
+ * compaction, dropped caches, swap, folio sizes and CPU hotplug. SEED decides each lane's sequence, and
  * the machine its timing.
  *
- * A selftest's output is printed at its end, for the caller to judge: it may fail for a
+ * A selftest's output is printed at its end, for the caller to judge. It may fail for a
  * switch that is off, and must not read wrong data. A task that cannot be killed is a line
  * "not ok: WHY". The last line is "programs: N, events: N".
  */

@@ -7,10 +7,9 @@
  *	records check DIR FILE:NUMBER...
  *
  * write starts a process per file DIR/records.N. It writes records of one page by pwrite()
- * or a shared mapping, over older ones, at places that follow from their numbers. fsync()
- * or msync() make them durable, and then it prints "synced FILE NUMBER": records up to
- * NUMBER must survive. It also reads older records through the mapping, and prints "wrong
- * ..." if one differs.
+ * or a shared mapping, over older ones, at places that follow from their numbers. After
+ * fsync() or msync() it prints "synced FILE NUMBER": records up to NUMBER are durable. It
+ * also reads older records through the mapping, and prints "wrong ..." if one differs.
  *
  * check reads the files. Each word must be of the newest durable record of its place, or of
  * a later one, which may be half written. It prints "wrong ..." (exit code 1) or "checked

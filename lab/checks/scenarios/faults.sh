@@ -16,7 +16,7 @@ inject() {
 }
 fail() { for task in "$@"; do echo $on > $task/make-it-fail; done 2>/dev/null; }
 kswapd() { for pid in $(pgrep kswapd); do fail /proc/$pid; done; }
-# Allocations fail only in running readers and in kswapd (reclaim fails too): a failure in the 9p client
+# Allocations fail only in running readers and in kswapd (reclaim fails too). A failure in the 9p client
 # would break the guest's root, one in exec kills the program.
 fail_allocations() {
 	on=1; kswapd; last=

@@ -26,23 +26,23 @@
  * The invariants, with tests, mutations and models in brackets:
  *
  * A1: the target uses no stale entry in its ack-to-flush window. Interrupts are off from before
- * the acknowledgment until after the flush wherever the queue is emptied (handler, idle loop,
- * stopper, smpcfd_dying_cpu()), nothing is scheduled, and of the queue only flush_tlb_func() runs.
+ * the acknowledgment until after the flush wherever the queue is emptied: handler, idle loop,
+ * stopper, smpcfd_dying_cpu(). Nothing is scheduled, and of the queue only flush_tlb_func() runs.
  * [early_ack dontneed, unmap, protect, uffd; EARLY_ACK_NO_FLUSH, EARLY_ACK_FLUSH_LATER; ack]
- *  - NMIs, machine checks, debug exceptions and probes must ask nmi_uaccess_okay(), as in stock;
- *    it says no while early_ack_owed is set. early_ack_owed encloses the window in program order,
+ *  - NMIs, machine checks, debug exceptions and probes must ask nmi_uaccess_okay(), as in stock.
+ *    It says no while early_ack_owed is set. early_ack_owed encloses the window in program order,
  *    which counts for interruptions of this CPU. An NMI that asked before ends before the
  *    acknowledgment. GUP-fast looks at page tables and uses no entry. A module that uses
- *    __copy_from_user_inatomic() without asking is not covered. [nmi,
- *    early_ack_owed_test, early_ack_walk_test; EARLY_ACK_NOT_OWED]
+ *    __copy_from_user_inatomic() without asking is not covered. [nmi, early_ack_owed_test,
+ *    early_ack_walk_test; EARLY_ACK_NOT_OWED]
  *  - Accesses of the CPU itself (descriptor tables, stacks, PMU buffers) are to kernel addresses.
- *    With page table isolation the LDT is at an address of the mm, but install_ldt() has every CPU
+ *    With page table isolation the LDT is at an address of the mm. But install_ldt() has every CPU
  *    load the new one before it unmaps the old one.
  *  - Speculation brings lines into coherent caches, and its results are discarded. Accessed and
  *    dirty bits are set only in present PTEs. Stock's lazy CPUs have stale entries as well.
  *  - flush_tlb_func() compares the mm of the request and never dereferences it, as it may be gone.
  *    (Since 6.14 it would leave that mm's cpumask, and does not in the window.) No other mm can
- *    have the same address: the initiator waited while the request was copied, and in the window
+ *    have the same address. The initiator waited while the request was copied, and in the window
  *    the loaded mm can change to init_mm only.
  *
  * A2: the acknowledgment publishes the target's earlier stores. Stores through the stale entry
@@ -53,8 +53,8 @@
  * acknowledgment waits for it. [early_ack protect, uffd; ack]
  *
  * A3: page tables stay until the flush, which alone ends walks from cached upper entries.
- * Initiators that free page tables wait for it (freed_tables), and so do those that stop to share
- * one of hugetlb's (tlb_flush()), as others may free that. All others need A1 and A2 only: munmap,
+ * Initiators that free page tables wait for it (freed_tables). So do those that stop to share one
+ * of hugetlb's (tlb_flush()), as others may free that. All others need A1 and A2 only: munmap,
  * MADV_DONTNEED and truncation, I/O and folio_mkclean(), mprotect, soft-dirty, userfaultfd,
  * migration, KSM, NUMA hinting, copy on write. Collapsing, splitting and moving huge pages use
  * flush_tlb_range(). [early_ack with shared page tables; ack with TABLES]
@@ -76,7 +76,7 @@
  *    all tracepoints of further requests, come in the window: attached programs get no user
  *    memory.
  *  - The user's half of page table isolation is flushed on return to user space. mm/luf.c frees
- *    when arch_tlbbatch_flush() has returned, which A1 allows; luf_debug.c allows for the window.
+ *    when arch_tlbbatch_flush() has returned, which A1 allows. luf_debug.c allows for the window.
  *
  * Other architectures need: an acknowledgment that no store of the interrupted program follows;
  * accessed and dirty bits that are not set through a cached entry without a look at the PTE;

@@ -9,7 +9,7 @@
  * its file or memory, its generation and its place. The states that an address may show are
  * in its struct window. A writer adds the new state before a change (may_change()) and
  * removes the old ones after it (has_changed()). A reader notes the window before and after
- * a read: the word must be one of these states, or a mix of their bytes, as a copy need not
+ * a read. The word must be one of these states, or a mix of their bytes, as a copy need not
  * be atomic.
  *
  * Most work is done in short rounds, as much flushes a TLB. Readers on other CPUs spin over
@@ -18,8 +18,8 @@
  * the readers look.
  *
  * Background processes read a larger file under memory pressure while it is written and
- * paged out, and move the tunables. mm/luf_torture.c, the kernel half, poisons freed frames
- * and hotplugs CPUs. The ledger (mm/luf_debug.c) is read. Both are optional.
+ * paged out. They move the tunables. mm/luf_torture.c, the kernel half, poisons freed
+ * frames and hotplugs CPUs. The ledger (mm/luf_debug.c) is read. Both are optional.
  *
  * A violation prints the round, the word and the legal states. The exit code is 1.
  */

@@ -5,11 +5,11 @@
  * sends the NMIs.
  *
  * A thread on CPU 1 reads a page. CPU 0 gives the page back, which returns once CPU 1 has
- * acknowledged, fills new pages, of which one most likely has the same frame, and sends an NMI to
- * CPU 1. Its handler must not read the frame's new content through the stale entry.
+ * acknowledged. It fills new pages, of which one most likely has the same frame, and sends an NMI
+ * to CPU 1. Its handler must not read the frame's new content through the stale entry.
  *
  * The NMI is an IPI. QEMU's `nmi` would enter the same handler, but on CPU 0 only, as Linux masks
- * LINT1 of the others, and at a time of the host's: rarely in a window.
+ * LINT1 of the others. And it comes at a time of the host's, rarely in a window.
  */
 #include <sys/syscall.h>
 

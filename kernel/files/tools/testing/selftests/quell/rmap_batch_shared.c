@@ -62,8 +62,8 @@ static bool linux_reuses(void)
 }
 
 /*
- * A write to an exclusive page must not copy. A write to a shared page of a large folio
- * must copy if @must_copy: only a page that is alone in its folio can become exclusive later.
+ * A write to an exclusive page must not copy. A write to a shared page of a large folio must
+ * copy if @must_copy. Only a page that is alone in its folio can become exclusive later.
  */
 static void write_exclusive(struct region *r, unsigned int act, uint32_t gen, bool must_copy)
 {

@@ -23,8 +23,7 @@
  * protection are exact.
  *
  * A violation prints the worker's last operations. At the end no swap and no memory of the
- * cgroup may be left, and the kernel's log must be clean: wrong counters of an mm show
- * there.
+ * cgroup may be left. The kernel's log must be clean: wrong counters of an mm show there.
  */
 #include <sys/wait.h>
 

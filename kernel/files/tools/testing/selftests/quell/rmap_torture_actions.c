@@ -123,7 +123,7 @@ void do_take(int arena, unsigned int first, unsigned int n)
 }
 
 /*
- * Pages in swap that were read back unchanged: one or two are written, and only their dirty
+ * Pages in swap that were read back unchanged. One or two are written, and only their dirty
  * bits tell that the folio must be written again.
  */
 void do_take_again(int arena, unsigned int first, unsigned int n)

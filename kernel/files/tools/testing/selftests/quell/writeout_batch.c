@@ -97,8 +97,8 @@ static void numa_balancing(bool on)
 }
 
 /*
- * Repeats, as the host may stop a CPU: the other one, while it runs a kernel thread and needs no
- * flush, or this one, which then ends a batch early.
+ * Repeats, as the host may stop a CPU. The other one may run a kernel thread then, and need no
+ * flush; this one ends a batch early.
  */
 static void one_flush(enum swap swap, enum kind kind, bool on)
 {
