@@ -34,6 +34,22 @@ _RESULTS = {
     "bash": f"_quell_results() {{ compgen -f -- $1; compgen -W '{_KEPT}' -- $1; }}",
     "zsh": f"_quell_results() {{ _files; compadd ${{(f)\"{_KEPT}\"}}; }}",
 }
+# Names with commas between; bash takes the whole word from a function.
+_LIST = {
+    "bash": """{}() {{ local last="${{1##*,}}"; compgen -P "${{1%"$last"}}" -W '{}' -- "$last"; }}""",
+    "zsh": "{}() {{ _sequence compadd - {}; }}",
+}
+
+
+def _lists() -> dict[str, list[str]]:
+    return {
+        "NAME[,NAME...]": workload.known(),
+        "PATCH[,PATCH...]": series.selectable(series.read(tree.kernel_dir())),
+    }
+
+
+def _function(metavar: str) -> str:
+    return f"_quell_{metavar.partition('[')[0].lower()}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,18 +58,15 @@ def _parser() -> argparse.ArgumentParser:
 
     from quell import cli
 
-    names = {
-        "NAME[,NAME...]": workload.known(),
-        "PATCH[,PATCH...]": series.selectable(series.read(tree.kernel_dir())),
-        "GROUP": presets.group_names(),
-        "MECHANISM": mechanisms.names(),
-    }
+    names = {"GROUP": presets.group_names(), "MECHANISM": mechanisms.names()}
     parser = cli.whole_parser()
     for action in _actions(parser):
         if action.type is Path or action.metavar in _FILES:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar == "RESULT":
             action.complete = dict.fromkeys(_RESULTS, "_quell_results")  # type: ignore[attr-defined]
+        elif action.metavar in _lists():
+            action.complete = dict.fromkeys(_LIST, _function(str(action.metavar)))  # type: ignore[attr-defined]
         elif action.metavar in names:
             action.choices = names[action.metavar]
     return parser
@@ -75,7 +88,8 @@ def completion(shell: str) -> str:
     for action in _actions(parser) if shell == "zsh" else ():
         if isinstance(action.metavar, str):
             action.metavar = action.metavar.replace(":", "\\:")
-    text: str = shtab.complete(parser, shell, preamble=_RESULTS[shell])
+    lists = [_LIST[shell].format(_function(metavar), " ".join(names)) for metavar, names in _lists().items()]
+    text: str = shtab.complete(parser, shell, preamble="\n".join([_RESULTS[shell], *lists]))
     first, _, rest = text.partition("\n")
     return f"{first}\n# {_LICENSE}\n# {_MADE}\n{rest.rstrip()}\n"
 
