@@ -5,4 +5,6 @@ import sys
 
 from quell import cli
 
+if sys.stdout is not None:
+    cli.name_output()
 sys.exit(cli.main(sys.argv[1:]))

@@ -181,10 +181,7 @@ def _run(argv: list[str]) -> int:
     if args.quiet:
         ui.set_quiet(True)
     with Cache().in_use() if command.uses_cache else nullcontext():
-        try:
-            code: int = module.main(args)
-        except OSError as error:
-            raise error if command.uses_cache or error.filename else _unwritable(error) from None
+        code: int = module.main(args)
     return code
 
 
@@ -197,25 +194,33 @@ def _report(error: QuellError) -> int:
     return error.exit_code
 
 
+_OUTPUT = "standard output"
+
+
 def _os_error(error: OSError) -> QuellError:
-    where = error.filename2 or error.filename or "standard output, or a file in the cache"
+    where = error.filename2 or error.filename or "a file"
+    if where == _OUTPUT:
+        return UsageError(f"{where} cannot be written: {error.strerror}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UsageError(f"no disk space left for {where}; ./quell clean frees the cache, QUELL_CACHE moves it")
     return QuellError(f"{error.strerror or error}: {where}")
 
 
-def _unwritable(error: OSError) -> Exception:
-    closed = isinstance(error, BrokenPipeError)
-    return error if closed else UsageError(f"standard output cannot be written: {error.strerror}")
+def name_output() -> None:
+    """Let errors of standard output name it (Python's do not); drop the rest of the output."""
+    raw: Any = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+    write = raw.write
 
+    def named(data: bytes) -> Any:
+        try:
+            return write(data)
+        except OSError as error:
+            # Else Python complains at exit about output that it could not write.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), raw.fileno())
+            error.filename = _OUTPUT
+            raise
 
-def _flush() -> None:
-    """Write the rest of standard output, also after an error."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        sys.stdout = open(os.devnull, "w")
-        raise _unwritable(error) from error
+    raw.write = named
 
 
 def _internal(error: Exception) -> QuellError:
@@ -249,15 +254,13 @@ def main(argv: list[str]) -> int:
         try:
             return _run(argv)
         finally:
-            _flush()
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("quell: interrupted", file=sys.stderr)
         return 130
     except QuellError as error:
         return _report(error)
     except OSError as error:
-        # Else Python complains at exit about output that it could not write.
-        sys.stdout = open(os.devnull, "w")
         return 1 if isinstance(error, BrokenPipeError) else _report(_os_error(error))
     except Exception as error:
         return _report(_internal(error))

@@ -3,6 +3,7 @@
 
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import report_samples as samples
 from conftest import Capture, fails, write_files
-from guests import Patch, terminal
+from guests import Patch, execute, lab_env, terminal
 from quell import cli, results, stats
 from quell.errors import QuellError
 from quell.paths import Cache
@@ -32,8 +33,7 @@ class Page(HTMLParser):
         self.source = page.render(found)
         self.feed(self.source)
         self.close()
-        assert self.open == []
-        assert len(set(self.ids)) == len(self.ids)
+        assert self.open == [] and len(set(self.ids)) == len(self.ids)
         assert "nan" not in re.sub(r"[a-z]nan|nan[a-z]", "", self.source)
         self.text = re.sub(r" +([,.:;])", r"\1", " ".join("".join(self.words).split()))
 
@@ -134,9 +134,8 @@ def test_text_of_results_is_only_text(hostile: str) -> None:
 
 
 def test_words_break_between_their_parts() -> None:
-    assert page.breakable("a ns_1p_x, 6.12.117 <b>/sys/x 1,234") == (
-        "a ns_1p_<wbr>x, 6.12.117 &lt;b&gt;/<wbr>sys/<wbr>x 1,234"
-    )
+    broken = "a ns_1p_<wbr>x, 6.12.117 &lt;b&gt;/<wbr>sys/<wbr>x 1,234"
+    assert page.breakable("a ns_1p_x, 6.12.117 <b>/sys/x 1,234") == broken
     assert page.breakable("quell=-luf,-x") == "quell=<wbr>-luf,<wbr>-x"
 
 
@@ -145,8 +144,7 @@ def test_charts_have_names_and_words_and_nothing_is_fetched() -> None:
     drawn = re.findall(r'<svg [^>]*class="chart"[^>]*>(.*?)</svg>', source, re.S)
     assert len(drawn) == 1 + 1 + 2
     assert all(re.match(r"\s*<title id=[^>]*>[^<]+</title>\s*<desc id=[^>]*>[^<]+</desc>", chart) for chart in drawn)
-    assert not re.search(r"https?:|src=|@import|url\(|<script", source)
-    assert "default-src 'none'" in source
+    assert not re.search(r"https?:|src=|@import|url\(|<script", source) and "default-src 'none'" in source
 
 
 def test_verdicts_differ_in_shape() -> None:
@@ -194,6 +192,8 @@ def test_command(cache: Cache, tmp_path: Path, monkeypatch: Patch, capsys: Captu
     assert text.startswith("<!DOCTYPE html>") and text.rstrip().endswith("</html>")
     assert cli.main(["report", "-o", "-"]) == 0
     assert capsys.readouterr().out == text
+    full = execute("sh", "-c", f"exec {sys.executable} -m quell report -o - >/dev/full", env=lab_env())
+    assert full.stderr == "quell: standard output cannot be written: No space left on device\n"
     for target in (tmp_path, tmp_path / "no/report.html", Path("/dev/null")):
         assert cli.main(["report", "-o", str(target)]) == 2
         assert "cannot be written: -o takes a file in a folder that exists" in capsys.readouterr().err
