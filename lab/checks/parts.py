@@ -30,10 +30,13 @@ _GUESTS = (
     "lab/requirements-test.txt", "quell",
 )  # fmt: skip
 _CLAIMS = ("lab/quell/figures.toml", "lab/quell/published.toml")
+# Only these parts run the lab's commands in guests (scenarios with "-m quell").
+_RUN_COMMANDS = ("vm", "distro")
+_COMMANDS = ("lab/quell/cli.py", "lab/quell/generated.py", "lab/quell/commands", "lab/quell/report", "lab/quell/top")
 
 
 def _not_for(part: str) -> set[Path]:
-    """Files that are no inputs of ``part``, if it only compiles and boots: claims; checks and scenarios of others."""
+    """Files that are no inputs of ``part``, if it only compiles and boots: claims, commands, what other parts use."""
     folder = repo_root() / "lab/checks"
     others = {*folder.glob("check_*.py"), *folder.glob("scenarios/*")}
     used = set(folder.glob("*.py")) - others | {folder / f"check_{part}.py"} & others
@@ -41,7 +44,7 @@ def _not_for(part: str) -> set[Path]:
         others -= used
         text = "".join(path.read_text() for path in used if path.suffix == ".py")
         used = {path for path in others if (f"{path.name}/" if path.is_dir() else path.name.removesuffix(".py")) in text}
-    return others.union(repo_root() / name for name in _CLAIMS)
+    return others.union(repo_root() / name for name in (*_CLAIMS, *(() if part in _RUN_COMMANDS else _COMMANDS)))
 
 
 def inputs(part: str) -> str:
