@@ -12,21 +12,19 @@
  *
  * A *block* is an aligned range of 2^k pages of the VMA in which nothing is mapped. A *used* page
  * has a young PTE. A fault gets the largest block around it that has a *run* beside it: as many
- * used pages as the block has, without a gap, directly before or behind it. Memory that is filled
- * from one end gets four single pages, then 16 KB, 32 KB, and 64 KB from then on. An allocator of
- * many sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64 pages before are
- * used. Random accesses to half of the memory, and strides, have neither, and get single pages.
- * folio_order.h has the hooks.
+ * used pages as the block has, without a gap, directly before or behind it. An allocator of many
+ * sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64 pages before are
+ * used. Random accesses to half of the memory get single pages. folio_order.h has the hooks.
  *
  * Invariants, with the enforcing function; KUnit tests, tests of selftest folio_order and
  * mutations in brackets:
  *
- *  - Untouched pages are no evidence. All PTEs of a block are young at first but two *probes*: the
- *    one at the end far from the fault, and the middle one. The CPU sets their accessed bits with
- *    the first access, at a cost of two such assists per block. Reclaim and fork clear accessed
- *    bits, too; then runs are shorter. Faults of get_user_pages() count old pages as well:
- *    MAP_POPULATE and mlock() populate without an access. folio_order_probe(), folio_order_used()
- *    [probes_test, random_test, strided_test; random, strided, mlock]
+ *  - Untouched pages are no evidence. All PTEs of a block are young at first but two *probes*, one
+ *    in each half, so a run of half a block has one. The CPU sets their accessed bits at the first
+ *    access: two such assists per block. Reclaim and fork clear accessed bits, too; then runs are
+ *    shorter. Faults of get_user_pages() count old pages as well: MAP_POPULATE and mlock()
+ *    populate without an access. folio_order_probe(), folio_order_used() [probes_test,
+ *    random_test, strided_test; random, strided, mlock]
  *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
  *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
  *    from SCORE_COLD down twice a run is needed. From SCORE_RANDOM down two of 16 pages are
@@ -48,15 +46,10 @@
  *    unmap, give back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  *  - Added pages are zeroes. folio_order_get() [security zeroes; FOLIO_NOT_ZEROED]
  */
-#include <linux/memcontrol.h>
-#include <linux/pgtable.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
-#include <linux/swap.h>
 #include <linux/sysfs.h>
 #include <linux/userfaultfd_k.h>
-#include <linux/vmstat.h>
-#include <linux/workqueue.h>
 #include "internal.h"
 #include "quell_compat.h"
 
@@ -80,7 +73,7 @@ unsigned long folio_order_manual __read_mostly;
 
 /*
  * The word of a VMA: its score, and the last allocation; 0 at first. Faults read and write it as a
- * word, without a lock. As a pointer it would be no canonical address, so a dereference faults.
+ * word, without a lock. On x86-64 a dereference of it would fault.
  */
 union folio_order_hint {
 	void *word;
@@ -100,15 +93,15 @@ static unsigned int folio_order_run(int score, unsigned int order)
 	return score <= SCORE_COLD ? BIT(order) * 2 : BIT(order);
 }
 
-/* The probes of a block of @nr pages whose page @at faulted. */
-static unsigned int folio_order_far(unsigned int at, unsigned int nr)
+/*
+ * The probe in a @half of a block of @nr pages whose page @at faulted: at the far end from it, or
+ * next to that, as an even stride from the fault must not meet it.
+ */
+static unsigned int folio_order_probe_of(unsigned int half, unsigned int at, unsigned int nr)
 {
-	return at < nr / 2 ? nr - 1 : 0;
-}
+	unsigned int first = half * nr / 2;
 
-static unsigned int folio_order_middle(unsigned int at, unsigned int nr)
-{
-	return at == nr / 2 ? nr / 2 - 1 : nr / 2;
+	return at < first + nr / 4 ? first + nr / 2 - 1 - (at & 1) : first + !(at & 1);
 }
 
 /* A fault, and its page table. */
@@ -119,8 +112,7 @@ struct folio_order_fault {
 	unsigned long page;
 	union folio_order_hint hint;	/* before the fault */
 	bool old_counts;		/* untouched pages are evidence, too */
-	bool beside;			/* a used page of this table is next to it */
-	bool unused;			/* the last block was not used */
+	bool beside, unused;		/* a used page is next to it; the last block is unused */
 };
 
 static bool folio_order_used(const struct folio_order_fault *fault, pte_t pte)
@@ -152,7 +144,6 @@ static bool folio_order_run_at(const struct folio_order_fault *fault, unsigned l
 			       int step, unsigned int nr)
 {
 	while (nr--) {
-		/* Page 0 is in no such VMA, nor is page -1. */
 		if (page < fault->start || page >= fault->end ||
 		    !folio_order_used(fault, folio_order_pte(fault, page)))
 			return false;
@@ -195,21 +186,26 @@ static bool folio_order_has_run(const struct folio_order_fault *fault, unsigned 
 }
 
 /*
- * Are five eighths of the 64 pages before the fault's 64 KB used? Looks at two of four, such that
- * no stride passes for dense.
+ * Are five eighths of the 64 pages before the fault's 64 KB used? Looks at two pages at each end of
+ * each eight: no stride of single pages passes for dense. These are where old probes are, and one
+ * counts as four unused pages.
  */
 static bool folio_order_dense(const struct folio_order_fault *fault)
 {
 	unsigned long page = fault->page & -BIT(FOLIO_ORDER_DENSE);
 	unsigned int nr = min(page - min(page, fault->start), 4 * BIT(FOLIO_ORDER_DENSE)) / 2;
-	unsigned int used = 0, i;
+	unsigned int unused = 0, i;
 
 	/* Half of the 64 pages are enough where the page table begins. */
 	if (nr < BIT(FOLIO_ORDER_DENSE))
 		return false;
-	for (i = 0; i < nr && (i - used) * 8 <= nr * 3; i++)
-		used += folio_order_used(fault, folio_order_pte(fault, page - 1 - 2 * i + (i & 1)));
-	return used * 8 >= nr * 5;
+	for (i = 0; i < nr && unused * 8 <= nr * 3; i++) {
+		pte_t pte = folio_order_pte(fault, page - 1 - i - ((i + 2) & ~3));
+
+		if (!folio_order_used(fault, pte))
+			unused += pte_present(pte) ? 4 : 1;
+	}
+	return unused * 8 <= nr * 3;
 }
 
 /* Random accesses: look at two of 16 pages, changing, where filling begins the next four. */
@@ -302,10 +298,7 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
 	       ~READ_ONCE(huge_anon_orders_inherit);
 }
 
-/*
- * Blocks use up free memory faster than single pages: wake kswapd if no node has more than half of
- * the way from low to high. The page allocator wakes it if none is above low.
- */
+/* Blocks use up memory faster: wake kswapd if no node is above the middle of low and high. */
 static void folio_order_wake_kswapd(unsigned int order)
 {
 	struct zonelist *zones = node_zonelist(numa_mem_id(), GFP_HIGHUSER_MOVABLE);
@@ -366,7 +359,6 @@ static noinline struct folio *folio_order_look(struct vm_fault *vmf, union folio
 		.page		= vmf->address >> PAGE_SHIFT,
 		.hint		= hint,
 		.old_counts	= !(vmf->flags & FOLIO_ORDER_ACCESS),
-		.beside		= false, .unused = false,
 	};
 	struct folio *folio = NULL;
 	unsigned int order;
@@ -400,16 +392,13 @@ void folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr
 
 	if (hint.page != addr >> PAGE_SHIFT || BIT(hint.order) != nr)
 		return;
-	i = folio_order_far(at, nr);
+	i = folio_order_probe_of(0, at, nr);
 	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
-	i = folio_order_middle(at, nr);
+	i = folio_order_probe_of(1, at, nr);
 	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
 }
 
-/*
- * Is a quarter of @folio zeroes? Others may write to it meanwhile: the split looks at each page
- * again once that is unmapped.
- */
+/* Others may write to @folio meanwhile: the split looks again at each page, when unmapped. */
 bool folio_order_underused(struct folio *folio)
 {
 	long nr = folio_nr_pages(folio), zero = 0, i;
@@ -418,10 +407,20 @@ bool folio_order_underused(struct folio *folio)
 		return false;
 	for (i = 0; i < nr && zero * 4 < nr; i++)
 		zero += pages_identical(folio_page(folio, i), ZERO_PAGE(0));
-	if (zero * 4 < nr)
-		return false;
-	count_vm_event(FOLIO_ORDER_UNDERUSED);
-	return true;
+	count_vm_events(FOLIO_ORDER_UNDERUSED, zero * 4 >= nr);
+	return zero * 4 >= nr;
+}
+
+/* Our reference keeps the folio large until then. */
+static bool folio_order_split_folio(struct folio *folio)
+{
+	bool locked = folio_trylock(folio), done = locked && !split_folio(folio);
+
+	count_vm_events(FOLIO_ORDER_SPLIT, done);
+	if (locked)
+		folio_unlock(folio);
+	folio_put(folio);
+	return done;
 }
 
 /* Folios of a queue that a run looks at: stock queues each new huge page, too. */
@@ -435,10 +434,8 @@ static unsigned long folio_order_split_left;
 /* Migration may leave the flag set on a folio that is mapped as a whole. */
 static void folio_order_take(struct folio *folio, void *batch)
 {
-	bool in_part = folio_test_partially_mapped(folio) && !folio_entire_mapcount(folio) &&
-		       folio_mapped_pages(folio) < folio_nr_pages(folio);
-
-	if (in_part && folio_try_get(folio))
+	if (folio_test_partially_mapped(folio) && !folio_entire_mapcount(folio) &&
+	    folio_mapped_pages(folio) < folio_nr_pages(folio) && folio_try_get(folio))
 		folio_batch_add(batch, folio);
 }
 
@@ -450,25 +447,16 @@ static unsigned long folio_order_split_queue(int nid, struct mem_cgroup *memcg)
 	struct folio_batch batch;
 	struct folio *folio;
 
-	folio_batch_init(&batch);
 	/* A walk moves folios to the end, so the next run gets the others. */
 	for (left = min(count, FOLIO_ORDER_SPLIT_WALK); left; left -= walked) {
+		folio_batch_init(&batch);
 		walked = deferred_split_walk(nid, memcg, folio_order_take, &batch,
 					     min(left, folio_batch_space(&batch)));
 		if (!walked)
 			break;
-		while ((folio = folio_batch_next(&batch))) {
-			bool locked = folio_trylock(folio);
-
-			if (locked && !split_folio(folio))
-				count_vm_event(FOLIO_ORDER_SPLIT);
-			else
+		while ((folio = folio_batch_next(&batch)))
+			if (!folio_order_split_folio(folio))
 				again = max(again, FOLIO_ORDER_SPLIT_TRIES);
-			if (locked)
-				folio_unlock(folio);
-			folio_put(folio);
-		}
-		folio_batch_reinit(&batch);
 		cond_resched();
 	}
 	return again;

@@ -8,10 +8,7 @@
 #include <linux/sizes.h>
 
 #ifndef arch_wants_anon_folio_size
-/*
- * Bytes of the largest folio of memory without MADV_HUGEPAGE. An architecture may return another
- * power of two, such as the size from which on its TLB gains no more.
- */
+/* Bytes of the largest folio of memory without MADV_HUGEPAGE: a power of two. */
 static inline unsigned int arch_wants_anon_folio_size(void)
 {
 	return SZ_64K;
@@ -27,11 +24,7 @@ static inline bool folio_order_on(void)
 	return IS_ENABLED(CONFIG_QUELL_FOLIO_ORDER) && static_branch_likely(&folio_order_key);
 }
 
-/*
- * For alloc_anon_folio(), when no size that the administrator selected can be had. vmf->pmd has a
- * page table, none is locked, and the VMA has no ops. May sleep. Returns a charged and zeroed folio
- * of order 2 at least, or NULL for a single page.
- */
+/* For a fault: a charged and zeroed folio of order 2 or more, or NULL. May sleep. */
 struct folio *folio_order_alloc(struct vm_fault *vmf);
 
 /* After @nr PTEs of a new large folio were set, from vmf->pte on. */

@@ -82,8 +82,8 @@ static void sim_touch(struct sim *sim, unsigned int page)
 	sim->there += nr;
 	for (i = 0; i < nr; i++)
 		sim->table[page - at + i] =
-			sim_pte(nr == 1 || (i != folio_order_far(at, nr) &&
-					    i != folio_order_middle(at, nr)));
+			sim_pte(nr == 1 || (i != folio_order_probe_of(0, at, nr) &&
+					    i != folio_order_probe_of(1, at, nr)));
 }
 
 static void forward_test(struct kunit *test)
@@ -133,6 +133,28 @@ static void strided_test(struct kunit *test)
 			sim_touch(sim, i);
 		KUNIT_EXPECT_EQ(test, sim->there, sim->nr_touched);
 	}
+}
+
+/* After a filled range few blocks are for single pages that are far apart. */
+static void filled_then_strided_test(struct kunit *test)
+{
+	unsigned int fill, stride, at, i;
+
+	for (fill = 24; fill <= SIM_PAGES / 2; fill += 56)
+		for (stride = 5; stride <= 32; stride++)
+			for (at = 0; at < stride; at++) {
+				struct sim *up = sim_new(test), *down = sim_new(test);
+
+				for (i = 0; i < SIM_PAGES; i += i < fill ? 1 : stride) {
+					i += i == fill ? at : 0;
+					sim_touch(up, i);
+					sim_touch(down, SIM_PAGES - 1 - i);
+				}
+				KUNIT_EXPECT_LE(test, up->there, up->nr_touched + 64);
+				KUNIT_EXPECT_LE(test, down->there, down->nr_touched + 64);
+				kunit_kfree(test, up);
+				kunit_kfree(test, down);
+			}
 }
 
 static void random_test(struct kunit *test)
@@ -262,11 +284,11 @@ static void probes_test(struct kunit *test)
 
 	for (nr = 4; nr <= 256; nr *= 2)
 		for (at = 0; at < nr; at++) {
-			unsigned int far = folio_order_far(at, nr);
-			unsigned int middle = folio_order_middle(at, nr);
+			unsigned int low = folio_order_probe_of(0, at, nr);
+			unsigned int high = folio_order_probe_of(1, at, nr);
 
-			KUNIT_EXPECT_TRUE(test, far != at && middle != at && far != middle);
-			KUNIT_EXPECT_TRUE(test, far < nr && middle < nr);
+			KUNIT_EXPECT_TRUE(test, low < nr / 2 && high >= nr / 2 && high < nr);
+			KUNIT_EXPECT_TRUE(test, (low - at) & (high - at) & 1);
 		}
 }
 
@@ -275,6 +297,7 @@ static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(backward_test),
 	KUNIT_CASE(edges_test),
 	KUNIT_CASE(strided_test),
+	KUNIT_CASE(filled_then_strided_test),
 	KUNIT_CASE(random_test),
 	KUNIT_CASE(filled_later_test),
 	KUNIT_CASE(streams_test),

@@ -39,16 +39,35 @@ static void test_random(void)
 			verify(map, i, i + 1, true, "random");
 }
 
+/* A range is filled, and behind it one page in each 64 KB, as headers of an allocator. */
 static void test_dense_then_strided(void)
 {
+	for (unsigned long end = 1024; end <= 1088; end += 64)
+		for (unsigned long at = 0; at < 16; at += 4) {
+			char *map = map_region(BIG);
+			unsigned long asked = end, found;
+
+			fill(map, 0, end);
+			for (unsigned long i = end + at; i < COUNT; i += 16, asked++)
+				put(map, i);
+			found = there(map, COUNT);
+			expect(found <= asked + 64, "%lu pages for %lu: end %lu, at %lu", found,
+			       asked, end, at);
+			munmap(map, BIG);
+		}
+}
+
+/* The worst accesses that are known: each pair gets the block of eight. */
+static void test_pairs(void)
+{
 	char *map = map_region(BIG);
-	unsigned long asked = 1024, found;
+	unsigned long asked = 0, found;
 
 	fill(map, 0, 1024);
-	for (unsigned long i = 1024; i < COUNT; i += 16, asked++)
-		put(map, i);
-	found = there(map, COUNT);
-	expect(found <= asked + 32, "%lu pages for %lu", found, asked);
+	for (unsigned long i = 1024 + 5; i + 8 <= COUNT; i += 8, asked += 2)
+		fill(map, i, i + 2);
+	found = there(map, COUNT) - 1024;
+	expect(found <= asked * 4 + 64, "%lu pages for %lu", found, asked);
 }
 
 /* Unused blocks lower the score of a VMA, full ones raise it. */
@@ -137,6 +156,7 @@ const struct test waste_tests[] = {
 	{ "strided", test_strided },
 	{ "random", test_random },
 	{ "dense then strided", test_dense_then_strided },
+	{ "pairs", test_pairs },
 	{ "learns", test_learns },
 	{ "threads", test_threads },
 	{ "races", test_races },
