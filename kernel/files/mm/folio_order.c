@@ -37,8 +37,9 @@
  *  - No fault reclaims or compacts memory for these folios. Single pages are used where free memory
  *    is at the min watermark or fragmented, or the cgroup at its limit. kswapd is woken early.
  *    folio_order_get() [limit]
- *  - The administrator's and the program's choices win. folio_order_orders(), folio_order_get()
- *    [manual, never, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb, userfaultfd]
+ *  - The administrator's and the program's choices win, also the place of a page by move_pages().
+ *    folio_order_orders(), folio_order_get(), folio_order_move_page() [manual, never,
+ *    MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, max_kb, userfaultfd]
  *  - Memory comes back. A work item splits a folio that is mapped in part, within half a second
  *    for each 4096 folios of its queue. Stock waits for reclaim. Reclaim splits a folio of which a
  *    quarter is zeroes before it goes to swap. Before 6.15 a write after fork reuses a page of a
@@ -46,6 +47,7 @@
  *    unmap, give back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  *  - Added pages are zeroes. folio_order_get() [security zeroes; FOLIO_NOT_ZEROED]
  */
+#include <linux/pagewalk.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
 #include <linux/sysfs.h>
@@ -421,6 +423,18 @@ static bool folio_order_split_folio(struct folio *folio)
 		folio_unlock(folio);
 	folio_put(folio);
 	return done;
+}
+
+struct folio *folio_order_move_page(struct folio *folio, struct folio_walk *fw,
+				    struct vm_area_struct *vma, unsigned long addr)
+{
+	if (!folio_test_large_rmappable(folio) || !folio_test_anon(folio) ||
+	    !(folio_order_orders(vma) & BIT(folio_order(folio))))
+		return folio;
+	folio_get(folio);
+	folio_walk_end(fw, vma);
+	folio_order_split_folio(folio);
+	return folio_walk_start(fw, vma, addr, FW_ZEROPAGE);
 }
 
 /* Folios of a queue that a run looks at: stock queues each new huge page, too. */

@@ -15,6 +15,7 @@ static inline unsigned int arch_wants_anon_folio_size(void)
 }
 #endif
 
+struct folio_walk;
 DECLARE_STATIC_KEY_FALSE(folio_order_key);
 extern unsigned long folio_order_manual;
 
@@ -35,6 +36,10 @@ bool folio_order_reuse(struct vm_fault *vmf, struct folio *folio);
 
 /* Should @folio, which goes to swap, be split because a large part of it is zeroes? */
 bool folio_order_underused(struct folio *folio);
+
+/* move_pages() places single pages: split the @folio of one. Returns the page's folio, or NULL. */
+struct folio *folio_order_move_page(struct folio *folio, struct folio_walk *fw,
+				    struct vm_area_struct *vma, unsigned long addr);
 
 /* A partially mapped folio was queued for splitting. Any context. */
 void folio_order_split_soon(void);

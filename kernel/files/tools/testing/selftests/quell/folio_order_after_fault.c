@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Large folios after the fault, and how memory comes back. */
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "folio_order.h"
@@ -302,6 +303,36 @@ static void test_underused(void)
 	expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
 }
 
+/* move_pages() puts each page where it is told, as single pages. */
+static void test_move_pages(void)
+{
+	enum { MOVED = 256 };
+	void *pages[MOVED];
+	int nodes[MOVED], status[MOVED], there[MOVED];
+	char *map = map_region(BIG);
+
+	if (!two_nodes())
+		return skip("a second node");
+	fill(map, 0, MOVED);
+	for (int step = 1; step <= 3; step++) {
+		int wrong = 0;
+
+		/* All pages, every other one, every third. */
+		for (int i = 0; i < MOVED; i++) {
+			pages[i] = map + i * PAGE;
+			nodes[i] = i % step == 0;
+		}
+		if (syscall(SYS_move_pages, 0, (long)MOVED, pages, nodes, status, 0) ||
+		    syscall(SYS_move_pages, 0, (long)MOVED, pages, NULL, there, 0))
+			die("move_pages");
+		for (int i = 0; i < MOVED; i++)
+			wrong += status[i] != nodes[i] || there[i] != nodes[i];
+		expect(!wrong, "%d of %d pages in step %d", wrong, MOVED, step);
+	}
+	verify(map, 0, MOVED, true, "moved");
+	munmap(map, BIG);
+}
+
 const struct test after_fault_tests[] = {
 	{ "fork", test_fork },
 	{ "mremap", test_mremap },
@@ -313,5 +344,6 @@ const struct test after_fault_tests[] = {
 	{ "reuse after fork", test_reuse },
 	{ "no reuse beside a child", test_no_reuse },
 	{ "underused", test_underused },
+	{ "move_pages", test_move_pages },
 	{}
 };
