@@ -43,12 +43,15 @@
  *    is radeon's notifier: it waits for a buffer whose owner may fault, which may deadlock with
  *    its own reclaim in stock.
  *  - No batch is locked while reclaim waits for longer: for the end of I/O (cgroup v1), a file
- *    system that releases or writes a folio, swap's own I/O, its own cond_resched(). User space
- *    may have to carry out such I/O (nbd, FUSE), with its own memory in the batch. Where a swap
- *    device discards clusters, the allocation of swap space waits for that: then no batch begins.
- *    Lazy unmap flush may drain a full list meanwhile, and wait for luf_mutex: its
- *    holder flushes, and waits for no folio.
- *    writeout_batch_unlock(), writeout_batch_due(), writeout_batch_may_wait()
+ *    system that releases or writes a folio, swap's own I/O, the cond_resched() of its loop.
+ *    User space may have to carry out such I/O (nbd, FUSE), with its own memory in the batch.
+ *    Reclaim may still lose the CPU with a batch locked, as in stock with one folio: by
+ *    preemption (7.3: the lazy flag is not asked), throttling, cond_resched() in rmap walks and
+ *    swap allocation, and notifiers that wait for a device. Where a swap device discards
+ *    clusters, the allocation of swap space waits for that: then no batch begins. Lazy unmap
+ *    flush may drain a full list meanwhile, and wait for luf_mutex and lot->freeing: their
+ *    holders wait for no folio. writeout_batch_unlock(), writeout_batch_due(),
+ *    writeout_batch_may_wait()
  *  - After the flush a folio is like an unmapped one of the list: isolated, with reclaim's
  *    reference. A fault maps it again without a wait for I/O. writeout_batch_fits() has the cases.
  *  - Each folio that was set aside is written or put back, also if the switch moves meanwhile.

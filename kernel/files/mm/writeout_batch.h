@@ -73,8 +73,8 @@ static inline bool writeout_batch_waits(const struct writeout_batch *batch)
 }
 
 /*
- * Is writeout_batch_next() due, not the next folio of @folio_list? No folio stays locked where
- * reclaim should reschedule, or a file system may take long to release the next folio.
+ * Is writeout_batch_next() due, not the next folio of @folio_list? Where reclaim is asked to
+ * reschedule, or a file system may take long to release the next folio, no folio stays locked.
  */
 static inline bool writeout_batch_due(const struct writeout_batch *batch,
 				      struct list_head *folio_list)
