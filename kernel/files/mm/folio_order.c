@@ -50,6 +50,7 @@
 #include <linux/pagewalk.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
+#include <linux/sched/mm.h>
 #include <linux/sysfs.h>
 #include <linux/userfaultfd_k.h>
 #include "internal.h"
@@ -90,15 +91,10 @@ union folio_order_hint {
 /* How many used pages beside a block of @order are enough. */
 static unsigned int folio_order_run(int score, unsigned int order)
 {
-	if (score >= SCORE_WARM)
-		return BIT(order) / 2;
-	return score <= SCORE_COLD ? BIT(order) * 2 : BIT(order);
+	return score >= SCORE_WARM ? BIT(order) / 2 : BIT(order) << (score <= SCORE_COLD);
 }
 
-/*
- * The probe in a @half of a block of @nr pages whose page @at faulted: at the far end from it, or
- * next to that, as an even stride from the fault must not meet it.
- */
+/* The probe in a @half of a block whose page @at faulted: far from it, at no even distance. */
 static unsigned int folio_order_probe_of(unsigned int half, unsigned int at, unsigned int nr)
 {
 	unsigned int first = half * nr / 2;
@@ -428,12 +424,16 @@ static bool folio_order_split_folio(struct folio *folio)
 struct folio *folio_order_move_page(struct folio *folio, struct folio_walk *fw,
 				    struct vm_area_struct *vma, unsigned long addr)
 {
-	if (!folio_test_large_rmappable(folio) || !folio_test_anon(folio) ||
+	unsigned int flags;
+
+	if (!folio_test_large(folio) || !folio_test_anon(folio) || folio_test_hugetlb(folio) ||
 	    !(folio_order_orders(vma) & BIT(folio_order(folio))))
 		return folio;
 	folio_get(folio);
 	folio_walk_end(fw, vma);
+	flags = memalloc_pin_save();	/* pages of zeroes stay pages */
 	folio_order_split_folio(folio);
+	memalloc_pin_restore(flags);
 	return folio_walk_start(fw, vma, addr, FW_ZEROPAGE);
 }
 
