@@ -36,7 +36,7 @@ QUELL_EVENT(FOLIO_ORDER_UNUSED, "folio_order_unused") /* blocks that were found 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 15, 0)
 QUELL_EVENT(FOLIO_ORDER_REUSE, "folio_order_reuse") /* pages not copied after fork */
 #endif
-QUELL_EVENT(FOLIO_ORDER_SPLIT, "folio_order_split") /* folios split as partially mapped */
+QUELL_EVENT(FOLIO_ORDER_SPLIT, "folio_order_split") /* partially mapped, or to be moved */
 QUELL_EVENT(FOLIO_ORDER_UNDERUSED, "folio_order_underused") /* had zeroes when reclaimed */
 #endif
 #undef QUELL_EVENT
