@@ -3,8 +3,8 @@
 
 ``luf_torture`` (a selftest) reads and checks. The kernel's torture module poisons free
 frames and drains. The ledger of the debug kernel (``luf_debug``) checks its rules. On the
-intact kernel none of them may complain. A mutation of the debug kernel (part mutants) must be revealed by
-one of these three, another selftest, KUnit or a crash. Otherwise the tests prove nothing.
+intact kernel none of them may complain. A mutation of the debug kernel (part mutants) must be
+revealed by one of these three, another selftest, KUnit or a crash. Otherwise the tests prove nothing.
 """
 
 import re

@@ -59,13 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     from quell import cli
 
     names = {"GROUP": presets.group_names(), "MECHANISM": mechanisms.names()}
-    parser = cli.whole_parser()
+    lists, parser = _lists(), cli.whole_parser()
     for action in _actions(parser):
         if action.type is Path or action.metavar in _FILES:
             action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar == "RESULT":
             action.complete = dict.fromkeys(_RESULTS, "_quell_results")  # type: ignore[attr-defined]
-        elif action.metavar in _lists():
+        elif action.metavar in lists:
             action.complete = dict.fromkeys(_LIST, _function(str(action.metavar)))  # type: ignore[attr-defined]
         elif action.metavar in names:
             action.choices = names[action.metavar]

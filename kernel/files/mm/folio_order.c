@@ -409,7 +409,7 @@ bool folio_order_underused(struct folio *folio)
 	return zero * 4 >= nr;
 }
 
-/* Our reference keeps the folio large until then. */
+/* Split @folio, and put the caller's reference, which keeps it large until then. */
 static bool folio_order_split_folio(struct folio *folio)
 {
 	bool locked = folio_trylock(folio), done = locked && !split_folio(folio);

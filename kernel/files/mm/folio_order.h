@@ -25,7 +25,7 @@ static inline bool folio_order_on(void)
 	return IS_ENABLED(CONFIG_QUELL_FOLIO_ORDER) && static_branch_likely(&folio_order_key);
 }
 
-/* For a fault: a charged and zeroed folio of order 2 or more, or NULL. May sleep. */
+/* A charged, zeroed folio of order 2 or more, or NULL. vmf->pmd has a table, unlocked. Sleeps. */
 struct folio *folio_order_alloc(struct vm_fault *vmf);
 
 /* After @nr PTEs of a new large folio were set, from vmf->pte on. */

@@ -10,8 +10,8 @@
  *
  * Three lanes run one thing after the other, with random arguments: luf_torture, the other
  * selftests, and events. Events are Quell's and MGLRU's switches off for a while, reclaim,
- * compaction, dropped caches, swap, folio sizes and CPU hotplug. SEED decides each lane's sequence, and
- * the machine its timing.
+ * compaction, dropped caches, swap, folio sizes and CPU hotplug. SEED decides each lane's
+ * sequence, and the machine its timing.
  *
  * A selftest's output is printed at its end, for the caller to judge. It may fail for a
  * switch that is off, and must not read wrong data. A task that cannot be killed is a line
