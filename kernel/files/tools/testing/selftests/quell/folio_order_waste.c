@@ -51,8 +51,8 @@ static void test_dense_then_strided(void)
 			for (unsigned long i = end + at; i < COUNT; i += 16, asked++)
 				put(map, i);
 			found = there(map, COUNT);
-			expect(found <= asked + (end == 1024 && !at ? 32 : 64), "%lu pages for %lu: end %lu, at %lu", found,
-			       asked, end, at);
+			expect(found <= asked + (end == 1024 && !at ? 32 : 64),
+			       "%lu pages for %lu: end %lu, at %lu", found, asked, end, at);
 			munmap(map, BIG);
 		}
 }
