@@ -13,27 +13,28 @@
  * A *block* is an aligned range of 2^k pages of the VMA in which nothing is mapped. A *used* page
  * has a young PTE. A fault gets the largest block around it that has a *run* beside it: as many
  * used pages as the block has, without a gap, directly before or behind it. An allocator of many
- * sizes leaves gaps: for up to 64 KB it is enough if five eighths of the 64 pages before are
- * used. Random accesses to half of the memory get single pages. folio_order.h has the hooks.
+ * sizes leaves gaps: for up to 64 KB it is enough if most of the 96 pages before are used. Random
+ * accesses to half of the memory get single pages. folio_order.h has the hooks.
  *
  * Invariants, with the enforcing function; KUnit tests, tests of selftest folio_order and
  * mutations in brackets:
  *
- *  - Untouched pages are no evidence. All PTEs of a block are young at first but two *probes*, one
- *    in each half, so a run of half a block has one. The CPU sets their accessed bits at the first
- *    access: two such assists per block. Reclaim and fork clear accessed bits, too; then runs are
- *    shorter. Faults of get_user_pages() count old pages as well: MAP_POPULATE and mlock()
- *    populate without an access. folio_order_probe(), folio_order_used() [probes_test,
- *    random_test, strided_test; random, strided, mlock]
- *  - A VMA that wastes blocks gets fewer. Its *score* rises with faults that get a block or are
- *    beside the last page, and falls with isolated ones. From SCORE_WARM on half a run is enough,
- *    from SCORE_COLD down twice a run is needed. From SCORE_RANDOM down two of 16 pages are
- *    looked at. An isolated fault also looks at the last block: if both probes are old that costs
- *    SCORE_UNUSED. folio_order_note() [score_test, unused_test, filled_later_test; learns]
+ *  - Untouched pages are no evidence. All PTEs of a block are young at first but its *probes*: a
+ *    page in each four (above 64 KB: in each quarter) at a place that a hash chooses, so no pattern
+ *    of accesses misses or meets them all. The CPU sets their accessed bits at the first access:
+ *    four such assists per block. Reclaim and fork clear accessed bits, too; then runs are shorter.
+ *    get_user_pages() behind a page counts old ones, too: MAP_POPULATE and mlock() access nothing.
+ *    folio_order_probe(), folio_order_used() [probes_test, random_test, strided_test,
+ *    filled_then_strided_test, worst_test, populate_test; random, strided, bursts, mlock]
+ *  - A VMA with isolated faults gets fewer. Its *score* rises with faults that get a block or are
+ *    beside the last page, and falls with isolated ones. From SCORE_COLD down twice a run is
+ *    needed, from SCORE_RANDOM down two of 16 pages are looked at. An isolated fault also looks at
+ *    the last block: if all its probes are old that costs SCORE_UNUSED. folio_order_note()
+ *    [score_test, unused_test, filled_later_test; learns]
  *  - The hint is never trusted. Score and place of the last block are one word: vm_private_data,
  *    which is vm_ops' to use, and anonymous VMAs have none. Faults hold their VMA or the mmap lock
  *    for reading. Updates may be lost; fork, split and merge copy it or not. The page table has the
- *    last word on any address. folio_order_unused(), folio_order_probe() [races, threads, fork]
+ *    last word on any address. folio_order_unused() [races, threads, fork]
  *  - No fault reclaims or compacts memory for these folios. Single pages are used where free memory
  *    is at the min watermark or fragmented, or the cgroup at its limit. kswapd is woken early.
  *    folio_order_get() [limit]
@@ -47,6 +48,7 @@
  *    unmap, give back, underused, reuse after fork, no reuse beside a child; FOLIO_REUSE_SHARED]
  *  - Added pages are zeroes. folio_order_get() [security zeroes; FOLIO_NOT_ZEROED]
  */
+#include <linux/hash.h>
 #include <linux/pagewalk.h>
 #include <linux/quell.h>
 #include <linux/quell_mutants.h>
@@ -64,11 +66,11 @@ static unsigned int folio_order_max_kb __read_mostly;
 /* Orders whose mTHP control was written to: this mechanism leaves them alone. */
 unsigned long folio_order_manual __read_mostly;
 
-/* The largest order for which dense memory before it is enough. */
+/* The largest order for which dense memory before it is enough, and how many pages of that. */
 #define FOLIO_ORDER_DENSE	4
+#define FOLIO_ORDER_BEFORE	96UL
 
 #define SCORE_MAX		8
-#define SCORE_WARM		2
 #define SCORE_COLD		(-4)
 #define SCORE_RANDOM		(-12)
 #define SCORE_MIN		(-16)
@@ -88,18 +90,14 @@ union folio_order_hint {
 	};
 };
 
-/* How many used pages beside a block of @order are enough. */
-static unsigned int folio_order_run(int score, unsigned int order)
-{
-	return score >= SCORE_WARM ? BIT(order) / 2 : BIT(order) << (score <= SCORE_COLD);
-}
+/* Each so many pages of a block of @nr pages have a probe. */
+#define FOLIO_ORDER_STEP(nr)	max((nr) / 4, 4UL)
 
-/* The probe in a @half of a block whose page @at faulted: far from it, at no even distance. */
-static unsigned int folio_order_probe_of(unsigned int half, unsigned int at, unsigned int nr)
+/* The probe from page @at of a block on: not page @fault, which is touched anyway. */
+static unsigned long folio_order_probe_of(unsigned long at, unsigned long nr, unsigned long fault)
 {
-	unsigned int first = half * nr / 2;
-
-	return at < first + nr / 4 ? first + nr / 2 - 1 - (at & 1) : first + !(at & 1);
+	at += hash_long(at, 16) & (FOLIO_ORDER_STEP(nr) - 1);
+	return at ^ (at == fault);
 }
 
 /* A fault, and its page table. */
@@ -131,10 +129,9 @@ static bool folio_order_free(const struct folio_order_fault *fault, unsigned int
 
 	if (page < fault->start || end > fault->end)
 		return false;
-	for (; page < end; page++)
-		if (!pte_none(folio_order_pte(fault, page)))
-			return false;
-	return true;
+	while (page < end && pte_none(folio_order_pte(fault, page)))
+		page++;
+	return page == end;
 }
 
 /* Are @nr pages from @page on (@step 1), or down from it (-1), used? */
@@ -175,7 +172,7 @@ static bool folio_order_run_before(const struct folio_order_fault *fault, unsign
 static bool folio_order_has_run(const struct folio_order_fault *fault, unsigned int order)
 {
 	unsigned long first = fault->page & -BIT(order);
-	unsigned int nr = folio_order_run(fault->hint.score, order);
+	unsigned int nr = BIT(order) << (fault->hint.score <= SCORE_COLD);
 
 	if (folio_order_run_at(fault, first + BIT(order), 1, nr))
 		return true;
@@ -184,26 +181,26 @@ static bool folio_order_has_run(const struct folio_order_fault *fault, unsigned 
 }
 
 /*
- * Are five eighths of the 64 pages before the fault's 64 KB used? Looks at two pages at each end of
- * each eight: no stride of single pages passes for dense. These are where old probes are, and one
- * counts as four unused pages.
+ * Are the 96 pages before the fault's 64 KB used? Three eighths of them may be unmapped: an
+ * allocator's gaps. It fills blocks of several sizes at once, so ten of 24 probes may be old.
  */
 static bool folio_order_dense(const struct folio_order_fault *fault)
 {
 	unsigned long page = fault->page & -BIT(FOLIO_ORDER_DENSE);
-	unsigned int nr = min(page - min(page, fault->start), 4 * BIT(FOLIO_ORDER_DENSE)) / 2;
-	unsigned int unused = 0, i;
+	unsigned int nr = min(page - min(page, fault->start), FOLIO_ORDER_BEFORE);
+	unsigned int none = 0, old = 0, i;
 
-	/* Half of the 64 pages are enough where the page table begins. */
-	if (nr < BIT(FOLIO_ORDER_DENSE))
+	if (nr < FOLIO_ORDER_BEFORE / 3)	/* too near to the begin of the page table */
 		return false;
-	for (i = 0; i < nr && unused * 8 <= nr * 3; i++) {
-		pte_t pte = folio_order_pte(fault, page - 1 - i - ((i + 2) & ~3));
+	for (i = 1; i <= nr && none * 8 <= nr * 3 && old * 9 <= nr; i++) {
+		pte_t pte = folio_order_pte(fault, page - i);
 
-		if (!folio_order_used(fault, pte))
-			unused += pte_present(pte) ? 4 : 1;
+		if (!pte_present(pte))
+			none++;
+		else if (!folio_order_used(fault, pte))
+			old++;
 	}
-	return unused * 8 <= nr * 3;
+	return none * 8 <= nr * 3 && old * 9 <= nr;
 }
 
 /* Random accesses: look at two of 16 pages, changing, where filling begins the next four. */
@@ -212,13 +209,13 @@ static bool folio_order_passes(int score, unsigned long page)
 	return score <= SCORE_RANDOM && (page & 15) - (page & 16 ? 3 : 7) > 1;
 }
 
-/* Are two PTEs of the last block old, as probes are before their first access? */
+/* Are as many PTEs of the last block old as it has probes? */
 static bool folio_order_unused(const struct folio_order_fault *fault)
 {
-	unsigned long page = fault->hint.page, end = page + BIT(fault->hint.order);
+	unsigned long nr = BIT(fault->hint.order), page = fault->hint.page, end = page + nr;
 	unsigned int old = 0;
 
-	if (!fault->hint.order || page < fault->start || end > fault->end)
+	if (nr == 1 || page < fault->start || end > fault->end)
 		return false;
 	for (; page < end; page++) {
 		pte_t pte = folio_order_pte(fault, page);
@@ -227,7 +224,7 @@ static bool folio_order_unused(const struct folio_order_fault *fault)
 			return false;
 		old += !pte_young(pte);
 	}
-	return old == 2;
+	return old * FOLIO_ORDER_STEP(nr) == nr;
 }
 
 /* The largest of @orders with a block, and a run or dense memory; or 0. Sets ->beside, ->unused. */
@@ -236,13 +233,16 @@ static unsigned int folio_order_choose(struct folio_order_fault *fault, unsigned
 	bool cold = fault->hint.score <= SCORE_COLD, good;
 	int order, dense = -1;		/* not looked at yet */
 
+	/* Populating goes upwards. Direct I/O may touch pages here and there. */
+	fault->old_counts &= fault->page == fault->start ||
+			     folio_order_run_at(fault, fault->page - 1, -1, 1);
 	fault->beside = folio_order_run_at(fault, fault->page - 1, -1, 1) ||
 			folio_order_run_at(fault, fault->page + 1, 1, 1);
 	orders = cold && !fault->beside ? 0 : orders;
 	for (order = highest_order(orders); orders; order = next_order(&orders, order)) {
 		/* Most faults fail here at the first page. */
 		good = folio_order_has_run(fault, order);
-		if (!good && order <= FOLIO_ORDER_DENSE && !cold) {
+		if (!good && order <= FOLIO_ORDER_DENSE && !cold && !fault->old_counts) {
 			if (dense < 0)
 				dense = folio_order_dense(fault);
 			good = dense;
@@ -267,7 +267,7 @@ static union folio_order_hint folio_order_note(const struct folio_order_fault *f
 	else if (!fault->beside)
 		score -= fault->unused ? SCORE_UNUSED : 1;
 	/* Random accesses: do not dirty the cache line of other faults. */
-	if (!order && score < SCORE_MIN)
+	if (!order && score < SCORE_MIN && hint.score == SCORE_MIN)
 		return hint;
 	hint.score = clamp(score, SCORE_MIN, SCORE_MAX);
 	hint.page = page & -BIT(order);
@@ -276,10 +276,18 @@ static union folio_order_hint folio_order_note(const struct folio_order_fault *f
 	return hint;
 }
 
-/* Faults without any of these are of get_user_pages(), or futexes; most populate memory. */
-#define FOLIO_ORDER_ACCESS (FAULT_FLAG_USER | FAULT_FLAG_INTERRUPTIBLE | FAULT_FLAG_REMOTE)
+/* Faults without these are of get_user_pages(), or futexes; most populate memory. KVM sets two. */
+#define FOLIO_ORDER_ACCESS \
+	(FAULT_FLAG_USER | FAULT_FLAG_INTERRUPTIBLE | FAULT_FLAG_REMOTE | FAULT_FLAG_RETRY_NOWAIT)
 
-/* The orders that are left to this mechanism. */
+/* The orders that the administrator leaves to this mechanism. */
+static unsigned long folio_order_left(void)
+{
+	return THP_ORDERS_ALL_ANON & (BIT(PMD_ORDER) - 1) & ~READ_ONCE(folio_order_manual) &
+	       ~READ_ONCE(huge_anon_orders_always) & ~READ_ONCE(huge_anon_orders_madvise) &
+	       ~READ_ONCE(huge_anon_orders_inherit);
+}
+
 static unsigned long folio_order_orders(struct vm_area_struct *vma)
 {
 	unsigned long pages = READ_ONCE(folio_order_max_kb) * SZ_1K / PAGE_SIZE;
@@ -289,11 +297,7 @@ static unsigned long folio_order_orders(struct vm_area_struct *vma)
 	if (!hugepage_global_enabled() || !(vma->vm_flags & VM_WRITE) ||
 	    (vma->vm_flags & (VM_STACK | VM_SHADOW_STACK)) || userfaultfd_armed(vma))
 		return 0;
-	if (vma->vm_flags & VM_HUGEPAGE)
-		orders = BIT(PMD_ORDER) - 1;
-	return orders & THP_ORDERS_ALL_ANON & ~READ_ONCE(folio_order_manual) &
-	       ~READ_ONCE(huge_anon_orders_always) & ~READ_ONCE(huge_anon_orders_madvise) &
-	       ~READ_ONCE(huge_anon_orders_inherit);
+	return (vma->vm_flags & VM_HUGEPAGE ? -1UL : orders) & folio_order_left();
 }
 
 /* Blocks use up memory faster: wake kswapd if no node is above the middle of low and high. */
@@ -377,23 +381,19 @@ static noinline struct folio *folio_order_look(struct vm_fault *vmf, union folio
 struct folio *folio_order_alloc(struct vm_fault *vmf)
 {
 	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->vm_private_data) };
-	bool passes = folio_order_passes(hint.score, vmf->address >> PAGE_SHIFT);
 
-	return passes ? NULL : folio_order_look(vmf, hint);
+	return folio_order_passes(hint.score, vmf->address >> PAGE_SHIFT) ? NULL :
+	       folio_order_look(vmf, hint);
 }
 
-/* Clear the probes' young bits, if the hint still names this block. */
 void folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr)
 {
-	union folio_order_hint hint = { .word = READ_ONCE(vmf->vma->vm_private_data) };
-	unsigned int at = ((vmf->address & PAGE_MASK) - addr) >> PAGE_SHIFT, i;
+	unsigned long block = addr >> PAGE_SHIFT, at, probe;
 
-	if (hint.page != addr >> PAGE_SHIFT || BIT(hint.order) != nr)
-		return;
-	i = folio_order_probe_of(0, at, nr);
-	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
-	i = folio_order_probe_of(1, at, nr);
-	ptep_test_and_clear_young(vmf->vma, addr + i * PAGE_SIZE, vmf->pte + i);
+	for (at = block; folio_order_left() & nr && at < block + nr; at += FOLIO_ORDER_STEP(nr)) {
+		probe = folio_order_probe_of(at, nr, vmf->address >> PAGE_SHIFT);
+		ptep_test_and_clear_young(vmf->vma, probe << PAGE_SHIFT, vmf->pte + probe - block);
+	}
 }
 
 /* Others may write to @folio meanwhile: the split looks again at each page, when unmapped. */
@@ -401,7 +401,7 @@ bool folio_order_underused(struct folio *folio)
 {
 	long nr = folio_nr_pages(folio), zero = 0, i;
 
-	if (nr == 1 || nr >= HPAGE_PMD_NR || folio_contain_hwpoisoned_page(folio))
+	if (!(folio_order_left() & nr) || folio_contain_hwpoisoned_page(folio))
 		return false;
 	for (i = 0; i < nr && zero * 4 < nr; i++)
 		zero += pages_identical(folio_page(folio, i), ZERO_PAGE(0));
@@ -426,8 +426,8 @@ struct folio *folio_order_move_page(struct folio *folio, struct folio_walk *fw,
 {
 	unsigned int flags;
 
-	if (!folio_test_large(folio) || !folio_test_anon(folio) || folio_test_hugetlb(folio) ||
-	    !(folio_order_orders(vma) & BIT(folio_order(folio))))
+	if (!folio_test_anon(folio) || folio_test_hugetlb(folio) ||
+	    !(folio_order_left() & folio_nr_pages(folio)))
 		return folio;
 	folio_get(folio);
 	folio_walk_end(fw, vma);
@@ -502,10 +502,10 @@ static DECLARE_DELAYED_WORK(folio_order_split_work, folio_order_split);
 
 void folio_order_split_soon(void)
 {
-	if (READ_ONCE(folio_order_split_left) != ULONG_MAX)
-		WRITE_ONCE(folio_order_split_left, ULONG_MAX);
 	/* The work sees the folio, or this sees that the work has begun. */
 	smp_mb();
+	if (READ_ONCE(folio_order_split_left) != ULONG_MAX)
+		xchg(&folio_order_split_left, ULONG_MAX);
 	if (!delayed_work_pending(&folio_order_split_work))
 		queue_delayed_work(system_dfl_wq, &folio_order_split_work, HZ / 2);
 }

@@ -20,6 +20,7 @@ struct sim {
 	bool touched[MAX_PTRS_PER_PTE];
 	union folio_order_hint hint;
 	unsigned long orders;
+	bool populates;
 	unsigned int faults, there, nr_touched, unused;
 	u32 random;
 };
@@ -61,8 +62,10 @@ static void sim_touch(struct sim *sim, unsigned int page)
 		.end	= sim->vma.vm_end >> PAGE_SHIFT,
 		.page	= SIM_BASE + page,
 		.hint	= sim->hint,
+		.old_counts = sim->populates,
 	};
-	unsigned int order = 0, nr, at, i;
+	unsigned int order = 0, nr, first, i;
+	unsigned long probe;
 
 	sim->nr_touched += !sim->touched[page];
 	sim->touched[page] = true;
@@ -78,12 +81,14 @@ static void sim_touch(struct sim *sim, unsigned int page)
 	sim->faults++;
 
 	nr = BIT(order);
-	at = page & (nr - 1);
+	first = page & -nr;
 	sim->there += nr;
-	for (i = 0; i < nr; i++)
-		sim->table[page - at + i] =
-			sim_pte(nr == 1 || (i != folio_order_probe_of(0, at, nr) &&
-					    i != folio_order_probe_of(1, at, nr)));
+	for (i = first; i < first + nr; i++)
+		sim->table[i] = sim_pte(true);
+	for (i = first; order && i < first + nr; i += FOLIO_ORDER_STEP(nr)) {
+		probe = folio_order_probe_of(SIM_BASE + i, nr, fault.page);
+		sim->table[probe - SIM_BASE] = sim_pte(false);
+	}
 }
 
 static void forward_test(struct kunit *test)
@@ -107,7 +112,7 @@ static void backward_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, sim->faults, 7 + (SIM_PAGES - 32) / 16);
 }
 
-/* The VMA begins and ends within the page table, and within blocks. */
+/* The VMA begins and ends within the page table, and within blocks. Others' pages do not count. */
 static void edges_test(struct kunit *test)
 {
 	struct sim *sim = sim_new(test);
@@ -115,11 +120,60 @@ static void edges_test(struct kunit *test)
 
 	sim->vma.vm_start += 5 * PAGE_SIZE;
 	sim->vma.vm_end = sim->vma.vm_start + 50 * PAGE_SIZE;
+	for (i = 0; i < SIM_PAGES; i += i == 4 ? 51 : 1)
+		sim->table[i] = sim_pte(true);
 	for (i = 5; i < 55; i++)
 		sim_touch(sim, i);
 	KUNIT_EXPECT_EQ(test, sim->there, 50U);
-	KUNIT_EXPECT_TRUE(test, pte_none(sim->table[4]));
-	KUNIT_EXPECT_TRUE(test, pte_none(sim->table[55]));
+	KUNIT_EXPECT_EQ(test, sim->faults, 15U);
+
+	sim = sim_new(test);
+	sim->vma.vm_start += 96 * PAGE_SIZE;
+	for (i = 0; i < 96; i++)
+		sim->table[i] = sim_pte(true);
+	sim_touch(sim, 120);
+	KUNIT_EXPECT_EQ(test, sim->there, 1U);
+}
+
+/* Neither shared zeroes nor swapped pages are used, or free. */
+static void not_used_test(struct kunit *test)
+{
+	const pte_t not_used[] = {
+		pte_mkyoung(pfn_pte(page_to_pfn(ZERO_PAGE(0)), PAGE_READONLY)),
+		swp_entry_to_pte(swp_entry(0, 1)),
+	};
+	unsigned int i, k;
+
+	for (k = 0; k < ARRAY_SIZE(not_used); k++) {
+		struct sim *beside = sim_new(test), *in = sim_new(test);
+
+		for (i = 0; i < 4; i++) {
+			sim_touch(in, i);
+			beside->table[i] = i == 1 ? not_used[k] : sim_pte(true);
+		}
+		sim_touch(beside, 4);
+		KUNIT_EXPECT_EQ(test, beside->there, 1U);
+		in->table[6] = not_used[k];
+		sim_touch(in, 4);
+		KUNIT_EXPECT_EQ(test, in->there, 5U);
+	}
+}
+
+/* get_user_pages(): populating gets blocks, pages here and there do not. */
+static void populate_test(struct kunit *test)
+{
+	struct sim *whole = sim_new(test), *strided = sim_new(test);
+	unsigned int i;
+
+	whole->populates = true;
+	strided->populates = true;
+	for (i = 0; i < SIM_PAGES; i++)
+		if (pte_none(whole->table[i]))
+			sim_touch(whole, i);
+	KUNIT_EXPECT_LE(test, whole->faults, 7 + (SIM_PAGES - 32) / 16);
+	for (i = 0; i < SIM_PAGES; i += i < 128 ? 1 : 5)
+		sim_touch(strided, i);
+	KUNIT_EXPECT_LE(test, strided->there, strided->nr_touched + 64);
 }
 
 static void strided_test(struct kunit *test)
@@ -214,8 +268,41 @@ static void streams_test(struct kunit *test)
 		sim_touch(sim, next[stream]++);
 		left[stream]--;
 	}
-	KUNIT_EXPECT_LE(test, sim->faults * 100, sim->nr_touched * 60);
+	KUNIT_EXPECT_LE(test, sim->faults * 100, sim->nr_touched * 20);
 	KUNIT_EXPECT_LE(test, sim->there, front + 16);
+}
+
+/* The worst accesses that are known, page by page, and those that use a run twice. */
+static void worst_test(struct kunit *test)
+{
+	struct sim *sim = sim_new(test), *twice = sim_new(test);
+	unsigned int i, k;
+
+	for (i = 0; i < 79; i++)
+		if ((i > 10 && i < 14) || (i > 14 && i < 25) || i == 46 || i == 48 || i == 78)
+			sim_touch(sim, i);
+	KUNIT_EXPECT_LE(test, sim->there, sim->nr_touched * 3);
+	for (i = 32; i + 32 <= SIM_PAGES; i += 64) {
+		for (k = 0; k < 16; k++)
+			sim_touch(twice, i + k);
+		sim_touch(twice, i + 16);
+		sim_touch(twice, i - 1);
+	}
+	KUNIT_EXPECT_LE(test, twice->there, twice->nr_touched * 3);
+}
+
+/* A mapping with isolated faults needs twice a run. */
+static void cold_test(struct kunit *test)
+{
+	struct sim *sim = sim_new(test);
+	unsigned int i;
+
+	for (i = 0; i < 9; i++) {
+		sim->hint.score = SCORE_COLD;
+		sim_touch(sim, i);
+	}
+	KUNIT_EXPECT_EQ(test, sim->faults, 9U);
+	KUNIT_EXPECT_EQ(test, sim->there, 12U);
 }
 
 /* Runs that end after five pages: the fifth gets a block that is not used. */
@@ -254,9 +341,6 @@ static void score_test(struct kunit *test)
 	void *word;
 	int i;
 
-	KUNIT_EXPECT_EQ(test, folio_order_run(0, 3), 8U);
-	KUNIT_EXPECT_EQ(test, folio_order_run(SCORE_WARM, 3), 4U);
-	KUNIT_EXPECT_EQ(test, folio_order_run(SCORE_COLD, 3), 16U);
 	for (i = 0; i < 100; i++)
 		note(&fault, SIM_BASE + i, 0, true);
 	expect_hint(test, fault.hint, SCORE_MAX, 0, SIM_BASE + 99);
@@ -267,6 +351,12 @@ static void score_test(struct kunit *test)
 	word = fault.hint.word;
 	note(&fault, SIM_BASE, 0, false);
 	KUNIT_EXPECT_PTR_EQ(test, fault.hint.word, word);
+	/* The penalty counts below SCORE_MIN, too. */
+	fault.hint.score = -1;
+	fault.unused = true;
+	note(&fault, SIM_BASE + 5, 0, false);
+	expect_hint(test, fault.hint, SCORE_MIN, 0, SIM_BASE + 5);
+	fault.unused = false;
 	note(&fault, SIM_BASE + 21, 4, true);
 	expect_hint(test, fault.hint, 0, 4, SIM_BASE + 16);
 	/* The last page of user space and the largest order fit. */
@@ -278,29 +368,70 @@ static void score_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, (unsigned int)fault.hint.order, (unsigned int)PMD_ORDER - 1);
 }
 
+/* One in each quarter, or each four pages, at no page of the fault, and not at one place. */
 static void probes_test(struct kunit *test)
 {
-	unsigned int nr, at;
+	unsigned long nr, at, fault, probe, places;
 
-	for (nr = 4; nr <= 256; nr *= 2)
-		for (at = 0; at < nr; at++) {
-			unsigned int low = folio_order_probe_of(0, at, nr);
-			unsigned int high = folio_order_probe_of(1, at, nr);
+	for (nr = 4; nr <= 256; nr *= 2) {
+		places = 0;
+		for (at = 0; at < 4096; at += FOLIO_ORDER_STEP(nr))
+			for (fault = at & -nr; fault < (at & -nr) + nr; fault++) {
+				probe = folio_order_probe_of(at, nr, fault);
+				KUNIT_EXPECT_TRUE(test, probe >= at && probe != fault &&
+						  probe < at + FOLIO_ORDER_STEP(nr));
+				places |= BIT((probe - at) & 31);
+			}
+		KUNIT_EXPECT_EQ(test, (unsigned int)hweight_long(places),
+				min((unsigned int)FOLIO_ORDER_STEP(nr), 32U));
+	}
+}
 
-			KUNIT_EXPECT_TRUE(test, low < nr / 2 && high >= nr / 2 && high < nr);
-			KUNIT_EXPECT_TRUE(test, (low - at) & (high - at) & 1);
-		}
+/* All probes of a whole block in this page table. */
+static void unused_block_test(struct kunit *test)
+{
+	struct sim *sim = sim_new(test);
+	struct folio_order_fault fault = {
+		.vma	= &sim->vma,
+		.table	= sim->table,
+		.start	= SIM_BASE,
+		.end	= SIM_BASE + SIM_PAGES,
+		.hint	= { .order = 3, .page = SIM_BASE + 8 },
+	};
+	unsigned int i;
+
+	for (i = 0; i < 24; i++)
+		sim->table[i] = sim_pte(i % 4);
+	KUNIT_EXPECT_TRUE(test, folio_order_unused(&fault));
+	sim->table[8] = sim_pte(true);
+	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
+	sim->table[8] = sim_pte(false);
+	sim->table[9] = sim_pte(false);
+	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
+	sim->table[9] = __pte(0);
+	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
+	fault.hint.page = SIM_BASE + SIM_PAGES + 16;
+	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
+	fault.hint.page = SIM_BASE - SIM_PAGES + 16;
+	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
+	fault.hint.page = SIM_BASE + 16;
+	KUNIT_EXPECT_TRUE(test, folio_order_unused(&fault));
 }
 
 static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(forward_test),
 	KUNIT_CASE(backward_test),
 	KUNIT_CASE(edges_test),
+	KUNIT_CASE(not_used_test),
+	KUNIT_CASE(populate_test),
 	KUNIT_CASE(strided_test),
 	KUNIT_CASE(filled_then_strided_test),
 	KUNIT_CASE(random_test),
 	KUNIT_CASE(filled_later_test),
 	KUNIT_CASE(streams_test),
+	KUNIT_CASE(worst_test),
+	KUNIT_CASE(cold_test),
+	KUNIT_CASE(unused_block_test),
 	KUNIT_CASE(unused_test),
 	KUNIT_CASE(score_test),
 	KUNIT_CASE(probes_test),

@@ -57,17 +57,22 @@ static void test_dense_then_strided(void)
 		}
 }
 
-/* The worst accesses that are known: each pair gets the block of eight. */
-static void test_pairs(void)
+/* Bursts of a few pages behind a filled range, at any distance. */
+static void test_bursts(void)
 {
-	char *map = map_region(BIG);
-	unsigned long asked = 0, found;
+	for (unsigned long step = 8; step <= 32; step += 4)
+		for (unsigned long nr = 1; nr <= 4; nr++) {
+			char *map = map_region(BIG);
+			unsigned long asked = 0, found;
 
-	fill(map, 0, 1024);
-	for (unsigned long i = 1024 + 5; i + 8 <= COUNT; i += 8, asked += 2)
-		fill(map, i, i + 2);
-	found = there(map, COUNT) - 1024;
-	expect(found <= asked * 4 + 64, "%lu pages for %lu", found, asked);
+			fill(map, 0, 1024);
+			for (unsigned long i = 1024 + 5; i + step <= COUNT; i += step, asked += nr)
+				fill(map, i, i + nr);
+			found = there(map, COUNT) - 1024;
+			expect(found <= asked * 2 + 64, "%lu in %lu: %lu pages for %lu", nr, step,
+			       found, asked);
+			munmap(map, BIG);
+		}
 }
 
 /* Unused blocks lower the score of a VMA, full ones raise it. */
@@ -156,7 +161,7 @@ const struct test waste_tests[] = {
 	{ "strided", test_strided },
 	{ "random", test_random },
 	{ "dense then strided", test_dense_then_strided },
-	{ "pairs", test_pairs },
+	{ "bursts", test_bursts },
 	{ "learns", test_learns },
 	{ "threads", test_threads },
 	{ "races", test_races },
