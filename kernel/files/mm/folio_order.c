@@ -234,8 +234,8 @@ static unsigned int folio_order_choose(struct folio_order_fault *fault, unsigned
 	int order, dense = -1;		/* not looked at yet */
 
 	/* Populating goes upwards. Direct I/O may touch pages here and there. */
-	fault->old_counts &= fault->page == fault->start ||
-			     folio_order_run_at(fault, fault->page - 1, -1, 1);
+	if (fault->old_counts && fault->page != fault->start)
+		fault->old_counts = folio_order_run_at(fault, fault->page - 1, -1, 1);
 	fault->beside = folio_order_run_at(fault, fault->page - 1, -1, 1) ||
 			folio_order_run_at(fault, fault->page + 1, 1, 1);
 	orders = cold && !fault->beside ? 0 : orders;
@@ -388,11 +388,11 @@ struct folio *folio_order_alloc(struct vm_fault *vmf)
 
 void folio_order_probe(struct vm_fault *vmf, unsigned long addr, unsigned int nr)
 {
-	unsigned long block = addr >> PAGE_SHIFT, at, probe;
+	unsigned long from = addr >> PAGE_SHIFT, end = from + (folio_order_left() & nr), at, probe;
 
-	for (at = block; folio_order_left() & nr && at < block + nr; at += FOLIO_ORDER_STEP(nr)) {
+	for (at = from; at < end; at += FOLIO_ORDER_STEP(nr)) {
 		probe = folio_order_probe_of(at, nr, vmf->address >> PAGE_SHIFT);
-		ptep_test_and_clear_young(vmf->vma, probe << PAGE_SHIFT, vmf->pte + probe - block);
+		ptep_test_and_clear_young(vmf->vma, probe << PAGE_SHIFT, vmf->pte + probe - from);
 	}
 }
 

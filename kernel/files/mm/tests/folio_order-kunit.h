@@ -112,8 +112,23 @@ static void backward_test(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, sim->faults, 7 + (SIM_PAGES - 32) / 16);
 }
 
-/* The VMA begins and ends within the page table, and within blocks. Others' pages do not count. */
+/* The VMA begins and ends within the page table, and within blocks. */
 static void edges_test(struct kunit *test)
+{
+	struct sim *sim = sim_new(test);
+	unsigned int i;
+
+	sim->vma.vm_start += 5 * PAGE_SIZE;
+	sim->vma.vm_end = sim->vma.vm_start + 50 * PAGE_SIZE;
+	for (i = 5; i < 55; i++)
+		sim_touch(sim, i);
+	KUNIT_EXPECT_EQ(test, sim->there, 50U);
+	KUNIT_EXPECT_TRUE(test, pte_none(sim->table[4]));
+	KUNIT_EXPECT_TRUE(test, pte_none(sim->table[55]));
+}
+
+/* Pages of other VMAs in the page table do not count. */
+static void others_test(struct kunit *test)
 {
 	struct sim *sim = sim_new(test);
 	unsigned int i;
@@ -162,7 +177,7 @@ static void not_used_test(struct kunit *test)
 /* get_user_pages(): populating gets blocks, pages here and there do not. */
 static void populate_test(struct kunit *test)
 {
-	struct sim *whole = sim_new(test), *strided = sim_new(test);
+	struct sim *whole = sim_new(test), *strided = sim_new(test), *gap = sim_new(test);
 	unsigned int i;
 
 	whole->populates = true;
@@ -174,6 +189,12 @@ static void populate_test(struct kunit *test)
 	for (i = 0; i < SIM_PAGES; i += i < 128 ? 1 : 5)
 		sim_touch(strided, i);
 	KUNIT_EXPECT_LE(test, strided->there, strided->nr_touched + 64);
+	/* A gap ends the run, and untouched memory before it is not dense. */
+	gap->populates = true;
+	for (i = 0; i < 100; i++)
+		gap->table[i] = i == 96 ? __pte(0) : sim_pte(i % 4);
+	sim_touch(gap, 100);
+	KUNIT_EXPECT_EQ(test, gap->there, 1U);
 }
 
 static void strided_test(struct kunit *test)
@@ -410,6 +431,9 @@ static void unused_block_test(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
 	sim->table[9] = __pte(0);
 	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
+	sim->table[9] = sim_pte(true);
+	sim->table[8] = __pte(0);
+	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
 	fault.hint.page = SIM_BASE + SIM_PAGES + 16;
 	KUNIT_EXPECT_FALSE(test, folio_order_unused(&fault));
 	fault.hint.page = SIM_BASE - SIM_PAGES + 16;
@@ -422,6 +446,7 @@ static struct kunit_case folio_order_cases[] = {
 	KUNIT_CASE(forward_test),
 	KUNIT_CASE(backward_test),
 	KUNIT_CASE(edges_test),
+	KUNIT_CASE(others_test),
 	KUNIT_CASE(not_used_test),
 	KUNIT_CASE(populate_test),
 	KUNIT_CASE(strided_test),

@@ -276,6 +276,21 @@ static void test_no_reuse(void)
 	munmap(map, BIG);
 }
 
+/* Fills 2048 pages, zeroes all but each 16th, and asks for them to be written to swap. */
+static char *map_zeroes_and_page_out(void)
+{
+	char *map = map_region(BIG);
+
+	fill(map, 0, 2048);
+	for (unsigned long i = 0; i < 2048; i++)
+		if (i % 16)
+			memset(map + i * PAGE, 0, PAGE);
+	drain_lru();
+	for (int tries = 0; tries < 5; tries++)
+		madvise(map, BIG, MADV_PAGEOUT);
+	return map;
+}
+
 /* Zeroed pages of a large folio do not go to swap. */
 static void test_underused(void)
 {
@@ -284,14 +299,7 @@ static void test_underused(void)
 
 	if (!swap_on(RAM) && !swap_on(LOOP))
 		return skip("a RAM disk or a loop device for swap");
-	map = map_region(BIG);
-	fill(map, 0, 2048);
-	for (unsigned long i = 0; i < 2048; i++)
-		if (i % 16)
-			memset(map + i * PAGE, 0, PAGE);
-	drain_lru();
-	for (int tries = 0; tries < 5; tries++)
-		madvise(map, BIG, MADV_PAGEOUT);
+	map = map_zeroes_and_page_out();
 	expect(vm_counter("folio_order_underused") > before, "no folio was split");
 	expect(vm_counter("pswpout") - out <= 512, "%ld pages were written for 128",
 	       vm_counter("pswpout") - out);
@@ -303,7 +311,25 @@ static void test_underused(void)
 	expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
 }
 
-/* move_pages() puts each page where it is told, as single pages. */
+/* A size of the administrator's goes to swap as it is. */
+static void test_underused_manual(void)
+{
+	long before;
+	char *map;
+
+	if (!swap_on(RAM) && !swap_on(LOOP))
+		return skip("a RAM disk or a loop device for swap");
+	write_text(THP "hugepages-64kB/enabled", "always");
+	before = vm_counter("folio_order_underused");
+	map = map_zeroes_and_page_out();
+	expect(vm_counter("folio_order_underused") == before, "folios were split");
+	munmap(map, BIG);
+	write_text(THP "hugepages-64kB/enabled", "never");
+	write_text(SYSFS "max_kb", "64");
+	expect(swap_off_in_time(RAM) && swap_off_in_time(LOOP), "swap entries are left");
+}
+
+/* move_pages() puts each page where it is told, as single pages, also in a read-only mapping. */
 static void test_move_pages(void)
 {
 	enum { MOVED = 256 };
@@ -312,13 +338,15 @@ static void test_move_pages(void)
 
 	if (!two_nodes())
 		return skip("a second node");
-	/* All pages, every other one, every third. */
-	for (int step = 1; step <= 3; step++) {
+	/* All pages, every other one, every third, every fourth. */
+	for (int step = 1; step <= 4; step++) {
 		char *map = map_region(BIG);
 		int wrong = 0;
 
 		fill(map, 0, MOVED);
 		memset(map + MOVED / 2 * PAGE, 0, MOVED / 2 * PAGE);
+		if (step == 4 && mprotect(map, BIG, PROT_READ))
+			die("mprotect");
 		for (int i = 0; i < MOVED; i++) {
 			pages[i] = map + i * PAGE;
 			nodes[i] = i % step == 0;
@@ -346,6 +374,7 @@ const struct test after_fault_tests[] = {
 	{ "reuse after fork", test_reuse },
 	{ "no reuse beside a child", test_no_reuse },
 	{ "underused", test_underused },
+	{ "underused, manual", test_underused_manual },
 	{ "move_pages", test_move_pages },
 	{}
 };
